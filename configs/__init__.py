@@ -1,0 +1,1 @@
+"""Recipes: data only. They import nothing but ml_collections and `configs.common`."""

@@ -1,0 +1,155 @@
+"""Which keys exist? Every key of every recipe, with its unit and the reason for its default.
+
+A recipe calls `defaults()`, overwrites the lines that its paper's table names, and returns the result. Keys that
+hold a placeholder (None) are derived by `electra_jax.config.resolve`; setting one overrides the derivation.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+# Encoder sizes: ELECTRA Table 4 (its Base and Large are BERT's and RoBERTa's too). Heads are always 64 wide.
+SIZES = {
+  "small": dict(hidden_size=256, embedding_size=128, num_hidden_layers=12, num_attention_heads=4,
+                intermediate_size=1024),
+  "base": dict(hidden_size=768, embedding_size=768, num_hidden_layers=12, num_attention_heads=12,
+               intermediate_size=3072),
+  "large": dict(hidden_size=1024, embedding_size=1024, num_hidden_layers=24, num_attention_heads=16,
+                intermediate_size=4096),
+}
+
+
+def defaults() -> ConfigDict:
+  """Every key. Units: steps are optimizer updates, sizes are counts, rates and shares are in [0, 1]."""
+  c = ConfigDict()
+  c.mode = "pretrain"  # what `main` does: pretrain
+  c.seed = 0  # the only source of randomness: data order, masks, initialisation, dropout, sampling
+
+  # ---- model: the encoder that is kept (ELECTRA's discriminator, BERT, RoBERTa). Names are Hugging Face's.
+  c.model = ConfigDict(SIZES["base"])
+  c.model.vocab_size = placeholder(int)  # rows of the token table: the tokenizer's, rounded up (below)
+  c.model.vocab_multiple_size = 128  # the table is padded to this multiple: matrix units want aligned shapes
+  c.model.max_position_embeddings = 512  # rows of the position table
+  c.model.position_offset = 0  # first row in use; RoBERTa starts at padding id + 1 = 2
+  c.model.type_vocab_size = 2  # segments A and B; RoBERTa has a single row
+  c.model.hidden_act = "gelu"  # gelu (erf) | gelu_new (tanh approximation, the released TF code's)
+  c.model.hidden_dropout_prob = 0.1
+  c.model.attention_probs_dropout_prob = 0.1
+  c.model.layer_norm_eps = 1e-12  # RoBERTa: 1e-5
+  c.model.initializer_range = 0.02  # standard deviation of the truncated normal
+
+  # ---- generator: the small masked LM of ELECTRA; unused by the MLM objective (ELECTRA section 3.2)
+  c.generator = ConfigDict()
+  c.generator.width_fraction = 1 / 3  # of hidden size, FFN size and heads (Table 4, "Generator Size")
+  c.generator.depth_fraction = 1.0  # of layers: the paper shrinks only the widths
+  c.generator.hidden_size = placeholder(int)  # the four below are derived from the fractions
+  c.generator.intermediate_size = placeholder(int)
+  c.generator.num_attention_heads = placeholder(int)
+  c.generator.num_hidden_layers = placeholder(int)
+
+  # ---- objective
+  c.objective = ConfigDict()
+  c.objective.name = "rtd"  # rtd (ELECTRA) | mlm (BERT, RoBERTa)
+  c.objective.mlm_weight = 1.0  # weight of the masked-LM loss
+  c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
+  c.objective.weight_tying = "token_embeddings"  # between generator and discriminator: token_embeddings | none
+  c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
+
+  # ---- data
+  c.data = ConfigDict()
+  c.data.path = ""  # text file, .jsonl[.gz|.zst], directory, glob, or "pydoc:" (English that Python carries)
+  c.data.text_field = "text"  # the field of a JSONL record that holds the document
+  c.data.heldout_share = 0.01  # share of documents kept for evaluation, chosen by a hash of their text
+  c.data.max_documents = 0  # stop after so many documents; 0 = all
+  c.data.shards_path = ""  # where packed examples live; "" = <workdir>/shards
+  c.data.format = "ELECTRA"  # ELECTRA (one or two segments) | FULL-SENTENCES (RoBERTa section 4.2)
+  c.data.sequence_length = 512  # tokens per example, special tokens included
+  c.data.single_segment_share = 0.1  # ELECTRA's builder: examples that get one segment only
+  c.data.short_sequence_share = 0.05  # ELECTRA's builder: examples with a random shorter target length
+  c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65 536
+  c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPU count
+  c.data.reader = "auto"  # tf (tf.data) | threads (no TensorFlow needed, same bytes) | auto (tf if installed)
+  c.data.prefetch_batches = 4  # batches made ahead of the step
+
+  c.data.tokenizer = ConfigDict()
+  c.data.tokenizer.kind = "sentencepiece"  # sentencepiece | wordpiece | byte_bpe
+  c.data.tokenizer.path = ""  # file or directory of an existing vocabulary; "" = train one on data.path
+  c.data.tokenizer.vocab_size = 30522  # entries, special tokens included (BERT's count)
+  c.data.tokenizer.lowercase = True  # the papers' BERT and ELECTRA models are uncased
+  c.data.tokenizer.training_bytes = 100_000_000  # text that a new vocabulary is learnt from
+
+  c.data.masking = ConfigDict()
+  c.data.masking.rate = 0.15  # k = ceil(rate * n) of an example's n tokens (ELECTRA section 2, footnote 2)
+  c.data.masking.policy = "mask_only"  # mask_only (ELECTRA) | bert (80/10/10) | released_electra (85/15 kept)
+  c.data.masking.mask_share = placeholder(float)  # chosen positions that become [MASK]; from the policy
+  c.data.masking.random_share = placeholder(float)  # chosen positions that become a random token; the rest stay
+  c.data.masking.num_static_masks = 0  # 0 = a new mask each epoch; 10 = BERT's ten fixed ones (RoBERTa 4.1)
+  c.data.masking.max_predictions = placeholder(int)  # slots per example: ceil(rate * sequence_length)
+
+  # ---- optimizer
+  c.optimizer = ConfigDict()
+  c.optimizer.name = "lamb"  # lamb | adamw
+  c.optimizer.learning_rate = 2e-4  # peak, after warm-up
+  c.optimizer.schedule = "linear"  # linear warm-up, then linear decay to zero
+  c.optimizer.warmup_steps = placeholder(int)  # derived: 10 000, or a tenth of a shorter run
+  c.optimizer.beta1 = 0.9
+  c.optimizer.beta2 = 0.999
+  c.optimizer.epsilon = 1e-6
+  c.optimizer.weight_decay_rate = 0.01  # decoupled; never on biases and layer norms
+  c.optimizer.bias_correction = True  # False: Adam as the released BERT and ELECTRA code has it
+  c.optimizer.clip_norm = 1.0  # global gradient norm; 0 = off (RoBERTa Table 9)
+
+  # ---- train
+  c.train = ConfigDict()
+  c.train.batch_size = 256  # sequences per optimizer update, over all devices and accumulation steps
+  c.train.num_steps = 766_000
+  c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
+  c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
+  c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
+  c.train.remat = False  # recompute each layer's activations in the backward pass: less memory, 1/3 more FLOPs
+  c.train.log_every_steps = 100
+
+  # ---- evaluation on held-out documents
+  c.eval = ConfigDict()
+  c.eval.every_steps = 10_000  # 0 = only at the end
+  c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
+  c.eval.max_examples = 8192  # 0 = all
+
+  # ---- checkpoints
+  c.checkpoint = ConfigDict()
+  c.checkpoint.every_steps = 5_000  # a final one is always written
+  c.checkpoint.keep_last = 2
+  c.checkpoint.keep_every_steps = 0  # besides, keep each checkpoint at a multiple of this for ever; 0 = none
+  c.checkpoint.init_from = ""  # another run's workdir whose parameters to start from
+
+  # ---- devices: the product must be the device count; -1 = the rest
+  c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+
+  # ---- logs (metrics.jsonl is always written)
+  c.log = ConfigDict()
+  c.log.tensorboard = True
+  c.log.wandb_project = ""  # "" = off; needs `pip install wandb`
+  return c
+
+
+def tiny(config: ConfigDict) -> ConfigDict:
+  """Shrinks any recipe to seconds on a laptop CPU and the embedded corpus: `--config=configs/base.py:tiny`."""
+  config.model.update(hidden_size=64, embedding_size=64, num_hidden_layers=2, num_attention_heads=2,
+                      intermediate_size=128)
+  config.model.max_position_embeddings = 64 + config.model.position_offset
+  config.generator.width_fraction = 0.5
+  config.data.update(path="pydoc:", sequence_length=64, max_documents=400, heldout_share=0.05)
+  config.data.tokenizer.update(vocab_size=1024, training_bytes=2_000_000)
+  config.optimizer.warmup_steps = 10
+  config.train.update(batch_size=16, num_steps=40, compute_dtype="float32", log_every_steps=10)
+  config.eval.update(every_steps=0, max_examples=64)
+  config.checkpoint.every_steps = 20
+  return config
+
+
+def variant(config: ConfigDict, argument: str | None) -> ConfigDict:
+  """Applies the part of `--config=FILE:argument` after the colon; the recipes end with this call."""
+  variants = {"": lambda c: c, "tiny": tiny}
+  if (argument or "") not in variants:
+    raise ValueError(f"Unknown variant ':{argument}' of a recipe. Allowed: {', '.join(v for v in variants if v)}. "
+                     "Write --config=configs/base.py or --config=configs/base.py:tiny.")
+  return variants[argument or ""](config)

@@ -1,0 +1,16 @@
+"""ELECTRA-Small: ELECTRA Table 4, column "Small" (14 M parameters; 1 M steps, 4 days on one V100 in the paper)."""
+
+from configs import common
+
+
+def get_config(argument: str | None = None):
+  c = common.defaults()
+  c.model.update(common.SIZES["small"])
+  c.generator.width_fraction = 1 / 2
+  c.data.sequence_length = 128  # section 3.3: shortened from 512
+  c.data.tokenizer.kind = "wordpiece"
+  c.optimizer.learning_rate = 5e-4
+  c.optimizer.warmup_steps = 10_000
+  c.train.batch_size = 128
+  c.train.num_steps = 1_000_000
+  return common.variant(c, argument)

@@ -1,0 +1,1 @@
+"""electra_jax: RoBERTa and ELECTRA pre-training in JAX/Flax. Start reading at `pretrain.py`."""

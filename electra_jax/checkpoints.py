@@ -1,0 +1,110 @@
+"""How does a run survive? Asynchronous Orbax checkpoints; the newest good one wins, then init_from, then scratch."""
+
+import os
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from jaxtyping import PyTree
+
+from electra_jax.errors import UserError
+from electra_jax.train_state import TrainState
+
+
+class Checkpoints:
+  """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
+
+  def __init__(self, workdir: str, config_checkpoint):
+    self._directory = os.path.abspath(os.path.join(workdir, "checkpoints"))
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
+      cleanup_tmp_directories=True, enable_async_checkpointing=True)
+    try:
+      self._manager = ocp.CheckpointManager(self._directory, options=options)
+    except OSError as error:
+      raise _storage_error(self._directory, error) from error
+    self._every_steps = config_checkpoint.every_steps
+
+  def restore_newest(self, abstract: TrainState) -> TrainState | None:
+    """The newest checkpoint that can be read, on the devices that `abstract` names; None where there is none.
+
+    A damaged one is reported and removed from the order; the one before it is used.
+
+    Raises:
+      UserError: there are checkpoints, but none can be read.
+    """
+    steps = sorted(self._manager.all_steps(), reverse=True)
+    faults = []
+    for step in steps:
+      try:
+        state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
+      except Exception as error:  # Orbax and TensorStore raise many types for damaged files
+        faults.append(f"\n    step {step}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        logging.warning("The checkpoint of step %d is damaged; trying the one before.%s", step, faults[-1])
+        continue
+      for damaged in steps[: len(faults)]:
+        self._manager.delete(damaged)
+      return state
+    if faults:
+      raise UserError(f"None of the checkpoints in {self._directory} can be read", got="".join(faults),
+                      allowed="at least one complete checkpoint of this model",
+                      fix="restore the folder from a backup, or start again in a new --workdir")
+    return None
+
+  def save_if_due(self, state: TrainState, step: int) -> None:
+    """Starts a save at every multiple of `checkpoint.every_steps`; the loop goes on while it is written."""
+    if step % self._every_steps == 0:
+      self.save(state, step)
+
+  def save(self, state: TrainState, step: int) -> None:
+    """Starts a save of this step, unless it is there already.
+
+    Raises:
+      UserError: the disk is full or cannot be written; earlier checkpoints stay as they were.
+    """
+    if step in self._manager.all_steps():
+      return
+    try:
+      self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
+    except OSError as error:
+      raise _storage_error(self._directory, error) from error
+
+  def close(self) -> None:
+    """Waits for the save in progress."""
+    try:
+      self._manager.wait_until_finished()
+      self._manager.close()
+    except (OSError, ValueError) as error:  # TensorStore reports a full disk as ValueError
+      raise _storage_error(self._directory, error) from error
+
+
+def load_params(workdir: str, abstract_params: PyTree | None = None, step: int | None = None) -> tuple[int, PyTree]:
+  """(step, params) of a run's newest (or a given) checkpoint; on the first device unless shardings are given.
+
+  Raises:
+    UserError: there is no checkpoint, or not of that step.
+  """
+  directory = os.path.abspath(os.path.join(workdir, "checkpoints"))
+  steps = ocp.utils.checkpoint_steps(directory) if os.path.isdir(directory) else []
+  if not steps or (step is not None and step not in steps):
+    raise UserError(f"No checkpoint to read in {directory}",
+                    got=f"steps {sorted(steps)}, asked for {'the newest' if step is None else step}",
+                    allowed="a workdir that `python -m electra_jax.main` has trained in",
+                    fix="check the path, or train first: launch/demo.sh makes one in minutes")
+  step = max(steps) if step is None else step
+  with ocp.PyTreeCheckpointer() as reader:
+    path = os.path.join(directory, str(step), "default")
+    if abstract_params is None:
+      metadata = reader.metadata(path).item_metadata.tree["params"]
+      device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+      abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), metadata)
+    item = {"params": abstract_params}
+    restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+    restored = reader.restore(path, args=ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True))
+  return step, restored["params"]
+
+
+def _storage_error(directory: str, error: Exception) -> UserError:
+  return UserError(f"A checkpoint cannot be written to {directory}", got=f"{type(error).__name__}: {error}",
+                   allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
+                   fix="free space or choose another --workdir; the same command then goes on from the last checkpoint")

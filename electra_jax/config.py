@@ -1,0 +1,242 @@
+"""How does a recipe become the one frozen config of a run? Derive, validate everything at once, freeze, save, diff."""
+
+import difflib
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from electra_jax.errors import UserError
+
+# policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
+MASKING_POLICIES = {
+  "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
+  "bert": (0.8, 0.1),  # BERT's 80/10/10 (RoBERTa section 2.3)
+  "released_electra": (0.85, 0.0),  # the released ELECTRA code keeps 15 % of the chosen tokens
+}
+
+CHOICES = {
+  "mode": ("pretrain",),
+  "model.hidden_act": ("gelu", "gelu_new"),
+  "objective.name": ("rtd", "mlm"),
+  "objective.weight_tying": ("token_embeddings", "none"),
+  "data.format": ("ELECTRA", "FULL-SENTENCES"),
+  "data.reader": ("auto", "tf", "threads"),
+  "data.tokenizer.kind": ("sentencepiece", "wordpiece", "byte_bpe"),
+  "data.masking.policy": tuple(MASKING_POLICIES),
+  "optimizer.name": ("lamb", "adamw"),
+  "optimizer.schedule": ("linear",),
+  "train.compute_dtype": ("bfloat16", "float32"),
+  "train.prng_impl": ("auto", "threefry2x32", "rbg"),
+}
+
+# Keys that may change when a run goes on in the same workdir; everything else makes it another run.
+RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
+             "eval.", "checkpoint.", "mesh.", "log.",
+             "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path")
+
+
+def num_predictions(rate: float, num_tokens: int) -> int:
+  """k = ceil(rate * n) masked positions of n tokens (ELECTRA footnote 2), safe against 0.15 * 20 > 3.0.
+
+  >>> num_predictions(0.15, 128), num_predictions(0.15, 20), num_predictions(0.15, 1)
+  (20, 3, 1)
+  """
+  return math.ceil(rate * num_tokens - 1e-9)
+
+
+def resolve(config: ConfigDict) -> FrozenConfigDict:
+  """Fills in the derived keys, checks every rule, and freezes.
+
+  Raises:
+    UserError: lists all violations in one message.
+  """
+  c = ConfigDict(config.to_dict())  # a copy: the recipe that was given stays as it was
+  faults = list(_choice_faults(c))
+  if not faults:
+    _derive(c)
+    faults = list(_range_faults(c))
+  if faults:
+    raise UserError(f"The configuration has {len(faults)} fault{'s' * (len(faults) > 1)}",
+                    got="\n    " + "\n    ".join(faults), allowed="see the reasons in configs/common.py",
+                    fix="change the keys above in the recipe or on the command line: --config.KEY=VALUE")
+  return FrozenConfigDict(c)
+
+
+def _derive(c: ConfigDict) -> None:
+  def default(branch, key, value):
+    if branch[key] is None:
+      branch[key] = value
+
+  multiple = max(1, c.model.vocab_multiple_size)
+  default(c.model, "vocab_size", -(-c.data.tokenizer.vocab_size // multiple) * multiple)
+  width, depth = c.generator.width_fraction, c.generator.depth_fraction
+  default(c.generator, "hidden_size", round(c.model.hidden_size * width))
+  default(c.generator, "intermediate_size", round(c.model.intermediate_size * width))
+  default(c.generator, "num_attention_heads", max(1, round(c.model.num_attention_heads * width)))
+  default(c.generator, "num_hidden_layers", max(1, round(c.model.num_hidden_layers * depth)))
+  mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
+  default(c.data.masking, "mask_share", mask_share)
+  default(c.data.masking, "random_share", random_share)
+  default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
+  default(c.data, "num_workers", os.cpu_count() or 1)
+  default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
+  default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))
+
+
+def _choice_faults(c: ConfigDict) -> Iterator[str]:
+  for key, allowed in CHOICES.items():
+    value = _lookup(c, key)
+    if value not in allowed:
+      close = difflib.get_close_matches(str(value), allowed, n=1)
+      yield f"{key} is {value!r}; allowed: {', '.join(allowed)}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _range_faults(c: ConfigDict) -> Iterator[str]:
+  positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
+              "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
+              "train.accumulation_steps", "train.log_every_steps", "eval.batch_size", "checkpoint.every_steps",
+              "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
+              "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
+  positive += [f"{net}.{size}" for net in _networks(c) for size in
+               ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
+  for key in positive:
+    if not _lookup(c, key) > 0:
+      yield f"{key} is {_lookup(c, key)}; it must be positive"
+  not_negative = ["train.num_steps", "data.max_documents", "eval.every_steps", "eval.max_examples",
+                  "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
+                  "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
+                  "data.masking.num_static_masks", "model.position_offset"]
+  for key in not_negative:
+    if _lookup(c, key) < 0:
+      yield f"{key} is {_lookup(c, key)}; it must not be negative"
+  shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
+            "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
+            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"]
+  for key in shares:
+    if not 0 <= _lookup(c, key) <= 1:
+      yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
+  yield from _joint_faults(c)
+
+
+def _networks(c: ConfigDict) -> tuple[str, ...]:
+  """The branches that describe a network of this run; masked LMs have no generator."""
+  return ("model",) if c.objective.name == "mlm" else ("model", "generator")
+
+
+def _joint_faults(c: ConfigDict) -> Iterator[str]:
+  """Rules that tie several keys."""
+  for net in _networks(c):
+    hidden, heads = c[net].hidden_size, c[net].num_attention_heads
+    if heads > 0 and hidden % heads:
+      yield f"{net}.hidden_size {hidden} is not a multiple of {net}.num_attention_heads {heads}"
+  rows = c.model.max_position_embeddings - c.model.position_offset
+  if c.data.sequence_length > rows:
+    yield (f"data.sequence_length {c.data.sequence_length} is longer than the position table's {rows} usable rows "
+           f"(model.max_position_embeddings {c.model.max_position_embeddings} minus model.position_offset "
+           f"{c.model.position_offset})")
+  if c.data.sequence_length < 8:
+    yield f"data.sequence_length is {c.data.sequence_length}; two segments and their separators need at least 8"
+  if c.model.vocab_size < c.data.tokenizer.vocab_size:
+    yield f"model.vocab_size {c.model.vocab_size} is below data.tokenizer.vocab_size {c.data.tokenizer.vocab_size}"
+  if c.train.accumulation_steps > 0 and c.train.batch_size % c.train.accumulation_steps:
+    yield (f"train.batch_size {c.train.batch_size} is not a multiple of train.accumulation_steps "
+           f"{c.train.accumulation_steps}")
+  masking = c.data.masking
+  if masking.mask_share + masking.random_share > 1 + 1e-9:
+    yield f"data.masking.mask_share + random_share is {masking.mask_share + masking.random_share}; at most 1"
+  if not 0 < masking.max_predictions <= c.data.sequence_length:
+    yield f"data.masking.max_predictions is {masking.max_predictions}; it must be 1 to data.sequence_length"
+  if c.optimizer.warmup_steps > max(1, c.train.num_steps):
+    yield f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}"
+  if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
+    yield "optimizer.beta1 and beta2 must be below 1"
+  if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
+    yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
+
+
+def _lookup(config: ConfigDict, key: str):
+  for part in key.split("."):
+    config = config[part]
+  return config
+
+
+def flatten(config: ConfigDict | FrozenConfigDict | dict, prefix: str = "") -> dict[str, object]:
+  """{"train.num_steps": 20, ...}: every leaf under its dotted key."""
+  flat = {}
+  for key, value in (config if isinstance(config, dict) else config.to_dict()).items():
+    flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+  return flat
+
+
+def diff(old, new) -> dict[str, tuple[object, object]]:
+  """Dotted keys whose values differ, with (old, new); a key that one side lacks counts as None there."""
+  a, b = flatten(old), flatten(new)
+  return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
+  """The harmless differences between a workdir's config and the one asked for.
+
+  Raises:
+    UserError: a key differs that makes it another run (model, data, objective, optimizer, batch).
+  """
+  changes = diff(old, new)
+  forbidden = {k: v for k, v in changes.items() if not k.startswith(RESUMABLE)}
+  if forbidden:
+    lines = "".join(f"\n    {key}: {was!r} in the workdir, {now!r} asked for" for key, (was, now) in forbidden.items())
+    raise UserError(f"The workdir {workdir} holds another run", got=lines,
+                    allowed="on resume only " + ", ".join(k.rstrip(".") for k in RESUMABLE) + " may change",
+                    fix="use another --workdir, or ask for the values that the workdir has")
+  return changes
+
+
+def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
+  """Writes the given and the resolved config, package versions and the git commit as JSON, atomically."""
+  record = {"given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(), "commit": _commit()}
+  partial = f"{path}.partial-{os.getpid()}"
+  with open(partial, "w", encoding="utf-8") as file:
+    json.dump(record, file, indent=2, sort_keys=True)
+  os.replace(partial, path)
+
+
+def load(workdir: str) -> FrozenConfigDict:
+  """The resolved config of a workdir; fine-tuning, export and predict start from it.
+
+  Raises:
+    UserError: there is no run, or its config.json cannot be read.
+  """
+  path = os.path.join(workdir, "config.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      return FrozenConfigDict(json.load(file)["resolved"])
+  except (OSError, ValueError, KeyError) as error:
+    raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
+                    allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
+                    fix="check the path, or train first: launch/demo.sh makes one in minutes") from error
+
+
+def _versions() -> dict[str, str]:
+  names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-cpu", "tokenizers",
+           "sentencepiece")
+  found = {}
+  for name in names:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = "not installed"
+  return found
+
+
+def _commit() -> str:
+  here = os.path.dirname(os.path.abspath(__file__))
+  try:
+    run = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True,
+                         timeout=10, check=True)
+    return run.stdout.strip()
+  except (OSError, subprocess.SubprocessError):
+    return "unknown"

@@ -1,0 +1,43 @@
+"""Where do a run's tokenizer and shards come from? What exists is used; what does not is made, and said so."""
+
+import os
+
+from electra_jax.data import documents, shards, tokenizers
+from electra_jax.data.tokenizers import Tokenizer
+
+TOKENIZER_FOLDER = "tokenizer"
+SHARDS_FOLDER = "shards"
+
+
+def shards_directory(config_data, workdir: str) -> str:
+  """`data.shards_path`, or the workdir's own folder."""
+  return config_data.shards_path or os.path.join(workdir, SHARDS_FOLDER)
+
+
+def make_missing(config_data, workdir: str, seed: int) -> None:
+  """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
+
+  Raises:
+    UserError: the corpus or the vocabulary cannot be read, or the disk refuses; nothing half-made remains.
+  """
+  tokenizer = _make_tokenizer(config_data, workdir, seed)
+  directory = shards_directory(config_data, workdir)
+  if not os.path.exists(os.path.join(directory, shards.MANIFEST)):
+    print(f"No shards in {directory} yet: making them from {config_data.path}.", flush=True)
+    shards.prepare(config_data, tokenizer, directory, seed)
+
+
+def _make_tokenizer(config_data, workdir: str, seed: int) -> Tokenizer:
+  """In this order: the workdir's, the one that data.tokenizer.path names, the one beside the shards, a new one."""
+  own = os.path.join(workdir, TOKENIZER_FOLDER)
+  if os.path.isdir(own):
+    return tokenizers.load_tokenizer(own, config_data.tokenizer)
+  beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
+  source = config_data.tokenizer.path or (beside if os.path.isdir(beside) else "")
+  if source:
+    tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
+    tokenizer.save(own)
+    return tokenizer
+  print(f"No tokenizer yet: training a {config_data.tokenizer.kind} vocabulary on {config_data.path or 'nothing'}.",
+        flush=True)
+  return tokenizers.train_tokenizer(config_data.tokenizer, documents.training_texts(config_data), own, seed)

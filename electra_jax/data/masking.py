@@ -1,0 +1,146 @@
+"""How is a token masked? Which positions are chosen, and what is put there (ELECTRA section 2, RoBERTa 4.1).
+
+Everything is a hash of (seed, epoch, example id, position): a mask depends on its example and epoch alone, never on
+the other rows of the batch, the host, or the number of restarts. Masks are new in each epoch ("dynamic", RoBERTa
+4.1) unless `num_static_masks` makes them repeat.
+"""
+
+import functools
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from electra_jax import config
+from electra_jax.data import counter_hash
+from electra_jax.data.counter_hash import Purpose
+
+POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
+POSITION_MASK = np.uint64(0xFFFF)
+BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a token) stay in the second-level cache
+
+
+def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
+               example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int, masking,
+               special_ids: tuple[int, ...], mask_id: int, vocab_size: int) -> dict[str, np.ndarray]:
+  """Chooses k = ceil(rate * n) of each row's n tokens (specials count in n) without replacement, and masks them.
+
+  Only ordinary tokens are chosen: never a special id, never padding. k is capped at `max_predictions` and at the
+  number of ordinary tokens. Of the chosen positions `mask_share` become [MASK], `random_share` a token drawn uniformly
+  from the ordinary ids (by chance possibly the original, as in BERT), the rest stay. A vocabulary without ordinary
+  ids has nothing to choose, so nothing is masked.
+
+  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
+  position are one prediction fewer there.
+
+  Args:
+    masking: the config.data.masking branch: rate, mask_share, random_share, num_static_masks, max_predictions.
+    special_ids: ids that are never masked and never drawn.
+    vocab_size: the tokenizer's count of entries; random tokens are below it.
+
+  Returns:
+    masked_input_ids int32 [batch, length]; masked_positions int32 [batch, predictions], ascending; masked_ids int32
+    [batch, predictions], the originals; masked_weights float32 [batch, predictions], 1 or 0. Unused slots are 0.
+
+  >>> from ml_collections import ConfigDict
+  >>> masking = ConfigDict(dict(rate=1.0, mask_share=1.0, random_share=0.0, num_static_masks=0, max_predictions=4))
+  >>> ids = np.array([[1, 7, 8, 2, 0, 0]], np.int32)  # [CLS] 7 8 [SEP] [PAD] [PAD]
+  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking,
+  ...                  special_ids=(0, 1, 2, 3, 4), mask_id=3, vocab_size=10)
+  >>> out["masked_input_ids"].tolist(), out["masked_positions"].tolist(), out["masked_ids"].tolist()
+  ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0]], [[7, 8, 0, 0]])
+  """
+  batch, length = input_ids.shape
+  if length >= 1 << int(POSITION_BITS):
+    raise ValueError(f"sequence_length is {length}; masking handles at most {(1 << int(POSITION_BITS)) - 1}")
+  if masking.num_static_masks:
+    epochs = epochs % masking.num_static_masks
+  is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
+  targets = _target_counts(masking.rate, length)[num_tokens]
+  predictions = masking.max_predictions
+  positions = np.empty((batch, predictions), np.int32)
+  weights = np.empty((batch, predictions), np.float32)
+  keys = counter_hash.fold(seed, epochs, example_ids)
+  position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
+  rows = max(1, BLOCK_TOKENS // length)
+  for start in range(0, batch, rows):
+    block = slice(start, start + rows)
+    candidates = is_ordinary[input_ids[block]]  # [rows, length]
+    candidates &= np.arange(length) < num_tokens[block, None]
+    positions[block], weights[block] = choose_positions(position_keys[block], candidates, targets[block], predictions)
+  return _replace(input_ids, positions, weights, keys, masking, ordinary_ids, mask_id)
+
+
+def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int
+                     ) -> tuple[Int32[np.ndarray, "batch predictions"], Float32[np.ndarray, "batch predictions"]]:
+  """A uniformly random subset of each row's candidate positions, ascending, with weights 1; unused slots are 0.
+
+  Each candidate gets a random sort key and the smallest win: drawing without replacement in one pass.
+
+  Args:
+    keys: uint64 [batch], one stream of random numbers per row.
+    candidates: bool [batch, length], the positions that may be chosen.
+    targets: int [batch], how many positions are wanted; fewer are chosen where candidates or slots run out.
+    predictions: slots per row.
+
+  >>> candidates = np.array([[0, 1, 1, 1], [0, 0, 1, 0]], bool)
+  >>> positions, weights = choose_positions(counter_hash.fold(np.arange(2)), candidates, np.array([2, 2]), 3)
+  >>> positions.tolist(), weights.tolist()
+  ([[2, 3, 0], [2, 0, 0]], [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+  """
+  length = candidates.shape[1]
+  order = counter_hash.draws(keys, length)  # [batch, length]
+  order &= ~POSITION_MASK
+  order |= np.arange(length, dtype=np.uint64)
+  order |= candidates.astype(np.uint64) - np.uint64(1)  # all bits set, so last, where not a candidate
+  slots = min(predictions, length)
+  if slots < length:
+    order = np.partition(order, slots - 1, axis=1)[:, :slots]
+  order.sort(axis=1)  # [batch, slots]
+  counts = np.minimum(targets, candidates.sum(axis=1))
+  chosen = np.arange(slots) < counts[:, None]
+  last = np.uint16(0xFFFF)  # sorts behind every position
+  found = np.where(chosen, (order & POSITION_MASK).astype(np.uint16), last)
+  found.sort(axis=1)
+  positions = np.zeros((len(keys), predictions), np.int32)
+  weights = np.zeros((len(keys), predictions), np.float32)
+  positions[:, :slots] = np.where(chosen, found, 0)
+  weights[:, :slots] = chosen
+  return positions, weights
+
+
+def _replace(input_ids, positions, weights, keys, masking, ordinary_ids, mask_id):
+  """The batch's masking fields: what stands at the chosen positions before and after."""
+  used = weights > 0  # [batch, predictions]
+  originals = np.where(used, np.take_along_axis(input_ids, positions, axis=1), 0).astype(np.int32)
+  replacements = np.full_like(originals, mask_id)
+  if masking.mask_share < 1:
+    at = positions.astype(np.uint64) * counter_hash.GOLDEN  # a draw belongs to its position, not to its slot
+    action = counter_hash.mix(counter_hash.derive(keys, Purpose.MASK_ACTION)[:, None] + at)
+    action = action * 2.0**-64  # [batch, predictions], uniform in [0, 1)
+    replacements = np.where(action < masking.mask_share, replacements, originals)
+    if masking.random_share and ordinary_ids.size:
+      draw = counter_hash.mix(counter_hash.derive(keys, Purpose.RANDOM_TOKEN)[:, None] + at)
+      draw %= np.uint64(ordinary_ids.size)  # [batch, predictions]
+      random = (action >= masking.mask_share) & (action < masking.mask_share + masking.random_share)
+      replacements = np.where(random, ordinary_ids[draw], replacements)
+  masked = input_ids.copy()
+  row, slot = np.nonzero(used)
+  masked[row, positions[row, slot]] = replacements[row, slot]
+  return {"masked_input_ids": masked, "masked_positions": positions, "masked_ids": originals,
+          "masked_weights": weights}
+
+
+@functools.lru_cache(maxsize=16)
+def _vocabulary_tables(special_ids: tuple[int, ...], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+  """(is_ordinary bool [vocab], ordinary ids int32); shared between calls, so read-only."""
+  is_ordinary = np.ones(vocab_size, bool)
+  is_ordinary[list(special_ids)] = False
+  ordinary_ids = np.flatnonzero(is_ordinary).astype(np.int32)
+  is_ordinary.flags.writeable = ordinary_ids.flags.writeable = False
+  return is_ordinary, ordinary_ids
+
+
+@functools.lru_cache(maxsize=16)
+def _target_counts(rate: float, length: int) -> np.ndarray:
+  """k for every possible number of tokens, int64 [length + 1]."""
+  return np.array([config.num_predictions(rate, n) for n in range(length + 1)])

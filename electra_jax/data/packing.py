@@ -1,0 +1,154 @@
+"""How do documents become examples of a fixed length? The input formats of the papers, in pure Python.
+
+A document arrives as lists of token ids, one per paragraph (a "sentence" in RoBERTa's words: the line of the source).
+FULL-SENTENCES is RoBERTa section 4.2; ELECTRA is the two-segment builder of the released code (the paper does not
+describe it). Every token that goes in comes out exactly once and in order: nothing is cut off.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from electra_jax.data import counter_hash
+
+Paragraphs = list[list[int]]  # one document, encoded
+
+
+class Example(NamedTuple):
+  """One packed sequence."""
+
+  ids: list[int]  # with special tokens, without padding; at most sequence_length
+  second_segment_start: int  # index of segment B's first token; len(ids) where there is one segment
+
+
+class Packing(NamedTuple):
+  """What the formats need to know. Lengths are in tokens, special tokens included."""
+
+  sequence_length: int
+  cls_id: int
+  sep_id: int
+  single_segment_share: float = 0.0  # ELECTRA only
+  short_sequence_share: float = 0.0  # ELECTRA only
+  seed: int = 0  # ELECTRA only: of the draws
+  first_document: int = 0  # number of the first document, so that a document's draws do not depend on its batch
+
+
+SHORTEST = 5  # of a short target: [CLS] a [SEP] b [SEP]
+
+
+def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
+  """[CLS] sentences [SEP]: whole sentences in order, across documents, until the next one does not fit (RoBERTa 4.2).
+
+  Between documents within one example stands an extra separator. A sentence longer than a whole example has to be
+  split anyhow, so it starts in the room that is left and goes on in the next examples.
+
+  >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
+  >>> for example in pack_full_sentences([[[11, 12], [13, 14, 15]], [[21], [22, 23]]], packing):
+  ...   print(*example)
+  [1, 11, 12, 13, 14, 15, 2] 7
+  [1, 21, 22, 23, 2] 5
+  """
+  room = packing.sequence_length - 2
+  held: list[int] = []
+  for paragraphs in documents:
+    separator = [packing.sep_id] if held else []
+    for sentence in paragraphs:
+      if not sentence:
+        continue
+      if len(sentence) > room:
+        start = 0
+        while len(sentence) - start > room - len(held) - len(separator):
+          take = max(0, room - len(held) - len(separator))
+          if take:
+            held += separator + sentence[start:start + take]
+          start += take
+          yield _single(held, packing)
+          held, separator = [], []
+        sentence = sentence[start:]
+      elif len(held) + len(separator) + len(sentence) > room:
+        yield _single(held, packing)
+        held, separator = [], []
+      held += separator + sentence
+      separator = []
+  if held:
+    yield _single(held, packing)
+
+
+def pack_electra(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
+  """[CLS] A [SEP] B [SEP], cut from one document after the other, which never mix (released ELECTRA code).
+
+  Each example is filled up to its target length, or to the end of the document. Segment A takes whole paragraphs up
+  to about half of it; the paragraph that crosses the half goes to A or B by the toss of a coin. A share of the examples
+  gets one segment only, and a share a random shorter target of 5 to sequence_length tokens.
+
+  Differs from the released code: it cuts off and loses what exceeds the length, here the next example goes on with it;
+  it leaves B empty where one long paragraph fills the example, here that paragraph is halved; its short examples are at
+  least one paragraph, here they have the drawn length.
+
+  >>> packing = Packing(sequence_length=10, cls_id=1, sep_id=2)
+  >>> for example in pack_electra([[[11, 12], [13, 14, 15], [16, 17, 18, 19]], [[21]]], packing):
+  ...   print(*example)
+  [1, 11, 12, 2, 13, 14, 15, 16, 17, 2] 4
+  [1, 18, 19, 2] 4
+  [1, 21, 2] 3
+  """
+  for number, paragraphs in enumerate(documents, packing.first_document):
+    seed = counter_hash.derive(counter_hash.fold(packing.seed, number), counter_hash.Purpose.PACKING)
+    yield from _electra_document(paragraphs, packing, random.Random(int(seed[0])))
+
+
+def _electra_document(paragraphs: Paragraphs, packing: Packing, rng: random.Random) -> Iterator[Example]:
+  paragraph, offset = 0, 0  # where the next example starts
+  while paragraph < len(paragraphs):
+    target = packing.sequence_length
+    if target > SHORTEST and rng.random() < packing.short_sequence_share:
+      target = rng.randint(SHORTEST, target)
+    is_single = rng.random() < packing.single_segment_share
+    room = target - (2 if is_single else 3)
+    pieces: list[list[int]] = []
+    while paragraph < len(paragraphs) and room:
+      piece = paragraphs[paragraph][offset:offset + room]
+      if piece:
+        pieces.append(piece)
+      room -= len(piece)
+      offset += len(piece)
+      if offset == len(paragraphs[paragraph]):
+        paragraph, offset = paragraph + 1, 0
+    if not pieces:
+      return  # nothing but empty paragraphs was left
+    if is_single:
+      yield _single([token for piece in pieces for token in piece], packing)
+    else:
+      yield _pair(pieces, target - 3, packing, rng)
+
+
+def _pair(pieces: list[list[int]], room: int, packing: Packing, rng: random.Random) -> Example:
+  """Divides the pieces of one example (at most `room` tokens in all) between segments A and B."""
+  half = room // 2
+  if len(pieces) == 1 and len(pieces[0]) == room:
+    pieces = [pieces[0][:half], pieces[0][half:]]
+  first, number = list(pieces[0]), 1
+  while number < len(pieces) and len(first) + len(pieces[number]) <= half:
+    first += pieces[number]
+    number += 1
+  crosses = number < len(pieces) and len(first) < half
+  if crosses and len(first) + len(pieces[number]) < room and rng.random() < 0.5:
+    first += pieces[number]
+    number += 1
+  second = [token for piece in pieces[number:] for token in piece]
+  if not second:
+    return _single(first, packing)
+  ids = [packing.cls_id, *first, packing.sep_id, *second, packing.sep_id]
+  return Example(ids, len(first) + 2)
+
+
+def _single(tokens: list[int], packing: Packing) -> Example:
+  ids = [packing.cls_id, *tokens, packing.sep_id]
+  return Example(ids, len(ids))
+
+
+# data.format -> function(documents, packing) that yields examples
+FORMATS: dict[str, Callable[[Iterable[Paragraphs], Packing], Iterator[Example]]] = {
+  "ELECTRA": pack_electra,
+  "FULL-SENTENCES": pack_full_sentences,
+}

@@ -1,0 +1,203 @@
+"""How do batches reach the training loop? `batch_at(step)` makes one from the shards; tf.data or threads run ahead.
+
+`batch_at` is pure NumPy and depends on the step alone, so both readers give the same bytes and a run can start at any
+step. This is the only file that imports TensorFlow, and only when its reader is used.
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from electra_jax.data import masking as masking_lib
+from electra_jax.data import order
+from electra_jax.errors import UserError
+
+Batch = dict[str, np.ndarray]
+
+# What a batch holds. Rows are those of this process.
+BATCH_DTYPES = {
+  "input_ids": np.int32,  # [batch, length] the originals
+  "token_type_ids": np.int32,  # [batch, length] 0 = segment A and padding, 1 = segment B
+  "attention_mask": np.bool_,  # [batch, length] True = real token
+  "masked_input_ids": np.int32,  # [batch, length] input_ids after the masking policy
+  "masked_positions": np.int32,  # [batch, predictions] ascending; unused slots 0
+  "masked_ids": np.int32,  # [batch, predictions] the originals; unused slots 0
+  "masked_weights": np.float32,  # [batch, predictions] 1, or 0 in unused slots
+}
+
+
+def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
+                  process_count: int = 1) -> Callable[[int], Batch]:
+  """A function from the step to this process's rows of the global batch of that step.
+
+  Args:
+    examples: ShardedExamples of the training split.
+    config_data: the config.data branch.
+    tokenizer: anything with special_ids, mask_id and vocab_size.
+    batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
+    seed: of order and masks.
+
+  Raises:
+    UserError: the batch does not divide between the processes, or there is no example.
+  """
+  rows = local_rows(batch_size, process_index, process_count)
+  if not len(examples):
+    raise UserError("There is no training example", got="0 examples in the shards", allowed="at least 1",
+                    fix="prepare the shards again from a larger corpus")
+  make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed)
+
+  def batch_at(step: int) -> Batch:
+    example_ids, epochs = order.example_order(step, batch_size, len(examples), seed)
+    return make_batch(example_ids[rows], epochs[rows])
+
+  return batch_at
+
+
+def local_rows(batch_size: int, process_index: int, process_count: int) -> slice:
+  """The rows of a global batch that a process reads: contiguous blocks, in the order of the processes.
+
+  >>> local_rows(8, process_index=1, process_count=4)
+  slice(2, 4, None)
+
+  Raises:
+    UserError: the batch does not divide.
+  """
+  if batch_size % process_count:
+    raise UserError("The batch cannot be divided between the processes",
+                    got=f"batch size {batch_size}, {process_count} processes",
+                    allowed=f"a multiple of {process_count}",
+                    fix=f"set the batch size to {-(-batch_size // process_count) * process_count}")
+  local = batch_size // process_count
+  return slice(process_index * local, (process_index + 1) * local)
+
+
+def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed) -> Batch:
+  input_ids, num_tokens, second_segment_start = examples.read(example_ids)
+  positions = np.arange(examples.sequence_length, dtype=np.int32)
+  attention_mask = positions < num_tokens[:, None]  # [batch, length]
+  token_type_ids = (attention_mask & (positions >= second_segment_start[:, None])).astype(np.int32)
+  masked = masking_lib.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=masking,
+                                  special_ids=tokenizer.special_ids, mask_id=tokenizer.mask_id,
+                                  vocab_size=tokenizer.vocab_size)
+  return {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
+
+
+def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examples: int = 0, seed: int,
+                 process_index: int = 0, process_count: int = 1) -> Iterator[Batch]:
+  """Every held-out example (or the first `max_examples`) once, in order, with the masks of epoch 0.
+
+  The last batch is filled up with rows of padding (attention_mask False, weights 0), so all batches have one shape, no
+  example is lost, and sums over batches are exact. All processes yield equally many batches.
+
+  Raises:
+    UserError: the batch does not divide between the processes.
+  """
+  rows = local_rows(batch_size, process_index, process_count)
+  total = min(len(examples), max_examples) if max_examples else len(examples)
+  return (_eval_batch(examples, np.arange(start, start + batch_size)[rows], total, config_data.masking, tokenizer, seed)
+          for start in range(0, total, batch_size))
+
+
+def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch:
+  present = example_ids[example_ids < total]
+  batch = _make_batch(examples, present, np.zeros_like(present), masking=masking, tokenizer=tokenizer, seed=seed)
+  missing = len(example_ids) - len(present)
+  if not missing:
+    return batch
+  fill = {"input_ids": examples.pad_id, "masked_input_ids": examples.pad_id}
+  return {name: np.concatenate([array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)])
+          for name, array in batch.items()}
+
+
+# ---- readers: (batch_at, start_step, stop_step, prefetch_batches) -> the batches of the steps, in order ----
+
+
+def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: int, reader: str,
+                  prefetch_batches: int) -> Iterator[Batch]:
+  """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
+
+  Args:
+    batch_at: from `make_batch_at`.
+    start_step: the number of updates already made: 0, or that of a checkpoint.
+    num_steps: of the whole run (config.train.num_steps), not what is left.
+    reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed). Same bytes.
+    prefetch_batches: how many batches wait at most.
+
+  Raises:
+    UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
+  """
+  return READERS[reader](batch_at, start_step, num_steps, prefetch_batches)
+
+
+def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
+  pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1, prefetch_batches + 1), thread_name_prefix="batch")
+  waiting = collections.deque()
+  try:
+    steps = iter(range(start_step, stop_step))
+    waiting.extend(pool.submit(batch_at, step) for step in itertools.islice(steps, prefetch_batches + 1))
+    while waiting:
+      batch = waiting.popleft().result()
+      waiting.extend(pool.submit(batch_at, step) for step in itertools.islice(steps, 1))
+      yield batch
+  finally:  # also when the consumer stops early
+    pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
+  tf = _import_tensorflow()
+  faults: dict[int, Exception] = {}  # by step: tf.data would hand on their text only
+  names, dtypes = list(BATCH_DTYPES), list(BATCH_DTYPES.values())
+
+  def arrays_at(step):
+    try:
+      batch = batch_at(int(step))
+      return [batch[name] for name in names]
+    except Exception as error:
+      faults[int(step)] = error
+      raise
+
+  def to_batch(step):
+    return dict(zip(names, tf.numpy_function(arrays_at, [step], dtypes, stateful=False)))
+
+  dataset = tf.data.Dataset.range(start_step, stop_step)
+  dataset = dataset.map(to_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(prefetch_batches)
+  batches = dataset.as_numpy_iterator()
+  for step in range(start_step, stop_step):
+    try:
+      batch = next(batches)
+    except tf.errors.OpError:
+      if step in faults:
+        raise faults[step] from None
+      raise
+    yield batch
+
+
+def _import_tensorflow():
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: no start-up notices
+  try:
+    import tensorflow as tf
+  except ImportError as error:
+    raise UserError("The reader 'tf' needs TensorFlow", got=f"{error}", allowed="reader tf, threads or auto",
+                    fix="pip install tensorflow-cpu, or set --config.data.reader=threads") from error
+  tf.get_logger().setLevel("ERROR")
+  with contextlib.suppress(RuntimeError):  # too late: somebody else has started TensorFlow
+    for kind in ("GPU", "TPU"):  # these belong to jax, and TensorFlow would take a GPU's whole memory
+      tf.config.set_visible_devices([], kind)
+  return tf
+
+
+def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
+  try:
+    import tensorflow  # noqa: F401
+  except ImportError:
+    return _thread_batches(batch_at, start_step, stop_step, prefetch_batches)
+  return _tf_batches(batch_at, start_step, stop_step, prefetch_batches)
+
+
+READERS = {"tf": _tf_batches, "threads": _thread_batches, "auto": _auto_batches}

@@ -1,0 +1,141 @@
+"""How are shards written so that a kill or a full disk harms nothing? Beside their place, then moved there whole."""
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import time
+import zlib
+
+import numpy as np
+from jaxtyping import Int32
+
+from electra_jax.errors import UserError
+
+MANIFEST = "manifest.json"  # the file that marks a directory as a complete set of shards
+STALE_SECONDS = 24 * 3600  # an unfinished set of another host counts as abandoned after a day without a new shard
+
+
+class SplitWriter:
+  """Collects the rows of one split and writes each `shard_examples` of them as one .npy file."""
+
+  def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
+    self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
+    self.waiting, self.num_waiting, self.files = [], 0, []
+    with disk_errors(folder):
+      os.makedirs(folder)
+
+  def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
+    """Takes rows in order; writes a shard whenever one is full."""
+    self.waiting.append(rows.astype(self.dtype))
+    self.num_waiting += len(rows)
+    if self.num_waiting < self.shard_examples:
+      return
+    merged = np.concatenate(self.waiting)
+    full = len(merged) // self.shard_examples * self.shard_examples
+    for start in range(0, full, self.shard_examples):
+      self._write(merged[start:start + self.shard_examples])
+    self.waiting = [merged[full:].copy()]  # a view would keep the whole array in memory
+    self.num_waiting = len(merged) - full
+
+  def finish(self) -> list[dict]:
+    """Writes the last, smaller shard; returns the manifest's entries: file, examples, bytes, crc32."""
+    if self.num_waiting:
+      self._write(np.concatenate(self.waiting))
+    return self.files
+
+  def _write(self, rows: np.ndarray) -> None:
+    name = f"{len(self.files):05d}.npy"
+    path = os.path.join(self.folder, name)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
+    parts = header.getvalue(), memoryview(rows).cast("B")
+    crc = 0
+    with disk_errors(path), open(path, "wb") as file:
+      for part in parts:
+        crc = zlib.crc32(part, crc)
+        file.write(part)
+      file.flush()
+      os.fsync(file.fileno())  # a full network disk may say so only here
+    self.files.append({"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows),
+                       "bytes": sum(map(len, parts)), "crc32": crc})
+
+
+@contextlib.contextmanager
+def disk_errors(path: str):
+  """Turns an OSError while writing `path` into a UserError that names the path and the free space."""
+  try:
+    yield
+  except OSError as error:
+    folder = path
+    while not os.path.isdir(folder):
+      folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    raise UserError("The shards could not be written; shards that were there before are unharmed",
+                    got=f"{path}: {error.strerror or error} ({free:,} bytes free)",
+                    allowed="a writable folder on a disk with room for about 2 bytes per token (4 bytes where the "
+                            "vocabulary exceeds 65 536)",
+                    fix="free some space, or set --config.data.shards_path to a folder on another disk") from error
+
+
+def check_replaceable(directory: str) -> None:
+  """Refuses a directory that holds something else than shards.
+
+  Raises:
+    UserError: it is a file, or a folder with files but without a manifest.
+  """
+  if not os.path.lexists(directory):
+    return
+  if os.path.isdir(directory) and (not os.listdir(directory) or os.path.exists(os.path.join(directory, MANIFEST))):
+    return
+  raise UserError("The folder for the shards holds something else", got=f"{directory} has no {MANIFEST}",
+                  allowed="a new folder, an empty one, or one with shards, which are replaced",
+                  fix="choose another folder with --config.data.shards_path (or --out)")
+
+
+def make_partial_directory(directory: str) -> str:
+  """Makes the folder in which a set is written, `<directory>.partial-<host>-<pid>`; clears what a kill has left."""
+  parent, name = os.path.split(directory)
+  with disk_errors(directory):
+    os.makedirs(parent, exist_ok=True)
+    for entry in os.listdir(parent):
+      path = os.path.join(parent, entry)
+      if entry.startswith(f"{name}.replaced-") and not os.path.lexists(directory):
+        os.rename(path, directory)  # killed between the two renames of move_into_place
+      elif entry.startswith(f"{name}.replaced-") or (entry.startswith(f"{name}.partial-") and _is_abandoned(path)):
+        shutil.rmtree(path, ignore_errors=True)
+    partial = f"{directory}.partial-{socket.gethostname()}-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)  # a process that was killed may have had our number
+    os.mkdir(partial)
+  return partial
+
+
+def _is_abandoned(partial: str) -> bool:
+  host, _, pid = partial.partition(".partial-")[2].rpartition("-")
+  if host == socket.gethostname() and pid.isdigit():
+    try:
+      os.kill(int(pid), 0)  # signal 0 only asks whether the process exists
+    except ProcessLookupError:
+      return True
+    except OSError:
+      pass  # it exists and belongs to somebody else
+    return int(pid) == os.getpid()
+  newest = max(os.stat(path).st_mtime for path, _, _ in os.walk(partial))
+  return time.time() - newest > STALE_SECONDS
+
+
+def move_into_place(partial: str, directory: str) -> None:
+  """Renames a complete set to its place; the set that was there is kept until the new one stands."""
+  with disk_errors(directory):
+    if not os.path.lexists(directory):
+      os.rename(partial, directory)
+      return
+    old = f"{directory}.replaced-{os.path.basename(partial)}"
+    os.rename(directory, old)
+    try:
+      os.rename(partial, directory)
+    except OSError:
+      os.rename(old, directory)
+      raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""How is a new vocabulary learnt from text? One function per kind: texts -> the files that define the tokenizer.
+
+Each is deterministic: the same texts in the same order give the same bytes.
+"""
+
+import collections
+import io
+import json
+import string
+from collections.abc import Iterator
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from electra_jax.data import tokenizer_kinds
+from electra_jax.errors import UserError
+
+# Constant, because each thread sums its own share of the expected counts and float sums depend on the split.
+SENTENCEPIECE_THREADS = 2
+
+
+def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """A unigram model with byte fallback; NFKC normalisation, with case folding if lowercase.
+
+  Raises:
+    UserError: the vocabulary is too small for the characters of the texts, or the texts are too few.
+  """
+  pad, unk, *control = tokenizer_kinds.SentencePiece.special_tokens
+  ascii_characters = string.digits + string.punctuation + string.ascii_letters
+  model = io.BytesIO()
+  sentencepiece.set_random_generator_seed(seed)
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=texts, model_writer=model, model_type="unigram", vocab_size=vocab_size, hard_vocab_limit=False,
+      byte_fallback=True, normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
+      unk_id=1, unk_piece=unk, bos_id=-1, eos_id=-1, control_symbols=",".join(control),
+      required_chars=ascii_characters.lower() if lowercase else ascii_characters,  # however rare in the texts
+      max_sentence_length=1 << 24,  # bytes; the default silently drops paragraphs over 4192
+      num_threads=SENTENCEPIECE_THREADS, minloglevel=2)
+  except RuntimeError as error:
+    raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
+                    allowed="261 entries (5 special tokens, 256 bytes) and one per character; enough text",
+                    fix="raise --config.data.tokenizer.vocab_size, or give more text") from error
+  return {"sentencepiece.model": model.getvalue()}
+
+
+def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """A WordPiece vocabulary. The texts (at most `training_bytes`) are held in memory.
+
+  Differs from BERT's own, whose trainer was never published: pieces are merged by pair counts, as in BPE.
+  """
+  del seed  # nothing is drawn
+  library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  tokenizer_kinds.WordPiece.set_pipeline(library, lowercase)
+  texts = list(texts)
+  alphabet = _alphabet(texts, library.normalizer, limit=min(1000, vocab_size // 8))
+  # The trainer numbers the "##c" pieces in the order of a randomly seeded hash table, which decides ties between
+  # merges. Given as special tokens they have fixed numbers. Punctuation and Chinese characters never continue a word.
+  inner = ["##" + c for c in alphabet if len(library.pre_tokenizer.pre_tokenize_str("a" + c)) == 1]
+  library.train_from_iterator(texts, trainers.WordPieceTrainer(
+    vocab_size=vocab_size, min_frequency=2, special_tokens=[*tokenizer_kinds.WordPiece.special_tokens, *inner],
+    initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False))
+  return {"vocab.txt": "".join(token + "\n" for token in _by_id(library)).encode("utf-8")}
+
+
+def _alphabet(texts: list[str], normalizer, limit: int) -> list[str]:
+  """The most frequent characters after normalisation, in code point order."""
+  raw, counts = collections.Counter(), collections.Counter()
+  for text in texts:
+    raw.update(text)
+  for character, count in raw.items():
+    for normal in normalizer.normalize_str(character):
+      if not normal.isspace():
+        counts[normal] += count
+  return sorted(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
+
+
+def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """A byte-level BPE vocabulary in RoBERTa's layout: <s> 0, <pad> 1, </s> 2, <unk> 3, and <mask> last.
+
+  Raises:
+    UserError: there is no room for the 256 bytes.
+  """
+  del seed  # nothing is drawn
+  if vocab_size < 261:
+    raise UserError("data.tokenizer.vocab_size is too small for byte-level BPE", got=vocab_size,
+                    allowed="at least 261: 256 bytes and 5 special tokens",
+                    fix="raise --config.data.tokenizer.vocab_size")
+  library = tokenizers.Tokenizer(models.BPE())
+  tokenizer_kinds.ByteBPE.set_pipeline(library, lowercase)
+  library.train_from_iterator(texts, trainers.BpeTrainer(
+    vocab_size=vocab_size - 1, min_frequency=2, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
+    initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+  vocab = {token: i for i, token in enumerate([*_by_id(library), "<mask>"])}
+  merges = json.loads(library.to_str())["model"]["merges"]
+  return {"vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),
+          "merges.txt": merges_text(merges).encode("utf-8")}
+
+
+def merges_text(merges: list) -> str:
+  """merges.txt from the merges of a tokenizer.json, whose older form is "a b" and whose newer is ["a", "b"]."""
+  lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+  return "\n".join(["#version: 0.2", *lines]) + "\n"
+
+
+def _by_id(library: tokenizers.Tokenizer) -> list[str]:
+  return [token for token, _ in sorted(library.get_vocab().items(), key=lambda entry: entry[1])]

@@ -1,0 +1,224 @@
+"""Where does a run's tokenizer come from? Load one (saved by us or published), or train one on the corpus.
+
+The kinds are in `tokenizer_kinds`, their training in `tokenizer_training`; this file holds the table and the disk.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from electra_jax.data.tokenizer_kinds import FACTS_FILE, ByteBPE, SentencePiece, Tokenizer, WordPiece
+from electra_jax.data.tokenizer_training import merges_text, train_byte_bpe, train_sentencepiece, train_wordpiece
+from electra_jax.errors import UserError
+
+
+class Kind(NamedTuple):
+  """A row of TOKENIZERS."""
+
+  tokenizer: type[Tokenizer]
+  train: Callable[[Iterator[str], int, bool, int], dict[str, bytes]]  # (texts, vocab_size, lowercase, seed) -> files
+
+
+TOKENIZERS: dict[str, Kind] = {
+  "sentencepiece": Kind(SentencePiece, train_sentencepiece),
+  "wordpiece": Kind(WordPiece, train_wordpiece),
+  "byte_bpe": Kind(ByteBPE, train_byte_bpe),
+}
+
+# Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
+ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
+
+
+def train_tokenizer(config_tokenizer, texts: Iterator[str], directory: str, seed: int) -> Tokenizer:
+  """Learns a vocabulary from the first `training_bytes` of the texts and writes it; prints progress.
+
+  The directory appears complete or not at all. A corpus with fewer distinct pieces than `vocab_size` gives a smaller
+  vocabulary, which is said and recorded (`Tokenizer.vocab_size`).
+
+  Raises:
+    UserError: the directory is taken, there is no text, the vocabulary is too small, or the disk refuses.
+  """
+  kind, lowercase = config_tokenizer.kind, config_tokenizer.lowercase
+  if os.path.isdir(directory) and os.listdir(directory):  # before minutes of training, not after
+    raise UserError("The directory for the tokenizer is taken", got=f"{directory} is not empty",
+                    allowed="a new or empty directory", fix="choose another directory, or move the old one away")
+  texts = iter(texts)
+  first = next((text for text in texts if text.strip()), None)
+  if first is None:
+    raise UserError("There is no text to learn a vocabulary from", got="no text that is not blank",
+                    allowed="some megabytes of text", fix="check --config.data.path and --config.data.heldout_share")
+  with tqdm(total=config_tokenizer.training_bytes, desc=f"Training {kind} tokenizer", unit="B", unit_scale=True,
+            mininterval=1.0) as bar:
+    limited = _limited(first, texts, config_tokenizer.training_bytes, bar)
+    files = TOKENIZERS[kind].train(limited, config_tokenizer.vocab_size, lowercase, seed)
+  tokenizer = TOKENIZERS[kind].tokenizer(files, lowercase, source="the new vocabulary")
+  if tokenizer.vocab_size > config_tokenizer.vocab_size:
+    raise UserError("data.tokenizer.vocab_size is too small for the characters of the text",
+                    got=config_tokenizer.vocab_size, allowed=f"at least {tokenizer.vocab_size} for this text",
+                    fix="raise --config.data.tokenizer.vocab_size")
+  if tokenizer.vocab_size < config_tokenizer.vocab_size:
+    print(f"The text is enough for {tokenizer.vocab_size} vocabulary entries, fewer than the "
+          f"{config_tokenizer.vocab_size} of data.tokenizer.vocab_size; the rest stays unused.")
+  tokenizer.save(directory)
+  return tokenizer
+
+
+def _limited(first: str, texts: Iterator[str], training_bytes: int, bar: tqdm) -> Iterator[str]:
+  text, read = first, 0
+  while text is not None and read < training_bytes:
+    size = len(text.encode("utf-8"))
+    read += size
+    bar.update(size)
+    yield text
+    text = next(texts, None)
+  bar.set_description("Learning the vocabulary")
+  bar.refresh()  # the libraries are silent from here on
+
+
+def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
+  """Loads a directory written by `Tokenizer.save`, or published files.
+
+  Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), *.model (SentencePiece),
+  tokenizer.json (WordPiece or byte-level BPE), or a directory with one of these.
+
+  Args:
+    path: file or directory.
+    config_tokenizer: `config.data.tokenizer`; if given, the kind, lowercasing and size must agree with it. Without it
+      a published vocabulary lowercases if none of its entries has a capital letter.
+
+  Raises:
+    UserError: nothing is found, the files are damaged, a special token is missing, or the config asks for another.
+  """
+  if not path.strip() or not os.path.exists(path):
+    raise UserError("The tokenizer does not exist", got=repr(path),
+                    allowed="a directory written by train_tokenizer, or vocab.txt, vocab.json with merges.txt, "
+                            "*.model, tokenizer.json, or a directory with these",
+                    fix="check --config.data.tokenizer.path, or leave it empty to train a vocabulary on data.path")
+  facts_path = os.path.join(path, FACTS_FILE)
+  try:
+    tokenizer = _load_saved(path, facts_path) if os.path.exists(facts_path) else _load_published(path, config_tokenizer)
+  except OSError as error:
+    raise UserError("The tokenizer cannot be read", got=f"{path}: {error}", allowed="readable files",
+                    fix="check the path and its permissions") from error
+  if config_tokenizer is not None:
+    _check_config(tokenizer, config_tokenizer, path)
+  return tokenizer
+
+
+def _check_config(tokenizer: Tokenizer, config_tokenizer, path: str) -> None:
+  for key, got in (("kind", tokenizer.kind), ("lowercase", tokenizer.lowercase)):
+    if config_tokenizer[key] != got:
+      raise UserError(f"data.tokenizer.{key} does not agree with the vocabulary",
+                      got=f"{config_tokenizer[key]!r} in the config, {got!r} in {path}", allowed="the vocabulary's own",
+                      fix=f"set --config.data.tokenizer.{key}={got}, or use another vocabulary")
+  if tokenizer.vocab_size > config_tokenizer.vocab_size:
+    raise UserError("The vocabulary has more entries than data.tokenizer.vocab_size",
+                    got=f"{tokenizer.vocab_size} in {path}, {config_tokenizer.vocab_size} in the config",
+                    allowed="at most data.tokenizer.vocab_size, from which the model's token table is sized",
+                    fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
+
+
+def _load_saved(directory: str, facts_path: str) -> Tokenizer:
+  def damaged(got):
+    return UserError("A saved tokenizer is damaged", got=got, allowed="the files as they were saved",
+                     fix="restore the directory from a copy, or train the tokenizer again in a new directory")
+
+  try:
+    with open(facts_path, encoding="utf-8") as file:
+      facts = json.load(file)
+    tokenizer_class = TOKENIZERS[facts["kind"]].tokenizer
+    files = {name: _read(os.path.join(directory, name)) for name in tokenizer_class.file_names}
+    lowercase, fingerprint = facts["lowercase"], facts["fingerprint"]
+  except (ValueError, KeyError, TypeError, OSError) as error:
+    raise damaged(f"{facts_path}: {error!r}") from error
+  tokenizer = tokenizer_class(files, lowercase, source=directory)
+  if tokenizer.fingerprint != fingerprint:
+    raise damaged(f"{directory}: the files' fingerprint is {tokenizer.fingerprint[:12]}, not {str(fingerprint)[:12]}")
+  return tokenizer
+
+
+# ---- published files ----
+
+
+def _load_published(path: str, config_tokenizer) -> Tokenizer:
+  wanted = config_tokenizer.lowercase if config_tokenizer is not None else None
+  kind, files, lowercase = _find_published(path, config_tokenizer.kind if config_tokenizer is not None else None)
+  if lowercase is None and kind == "wordpiece":
+    lowercase = _looks_uncased(files["vocab.txt"], wanted)
+  elif lowercase is None:  # neither BPE's files nor a SentencePiece model's say how the text was cased
+    lowercase = bool(wanted)
+  return TOKENIZERS[kind].tokenizer(files, lowercase, source=path)
+
+
+def _find_published(path: str, wanted_kind: str | None) -> tuple[str, dict[str, bytes], bool | None]:
+  """(kind, files under our names, lowercase where the files say so)."""
+  if os.path.isdir(path):
+    folder, names = path, sorted(os.listdir(path))
+  else:
+    folder, name = os.path.split(path)
+    partners = [n for n in os.listdir(folder or ".") if _our_name(n) in ByteBPE.file_names]
+    names = sorted(partners) if _our_name(name) in ByteBPE.file_names else [name]
+    if name.endswith(".txt") and names == [name]:  # a vocabulary under any name: bert-base-uncased-vocab.txt
+      return "wordpiece", {"vocab.txt": _read(path)}, None
+  ours = {_our_name(name): os.path.join(folder, name) for name in names}
+  found = {kind for kind, row in TOKENIZERS.items() if set(row.tokenizer.file_names) <= ours.keys()}
+  kind = wanted_kind if wanted_kind in found else next(iter(sorted(found)), None)
+  if kind:
+    return kind, {name: _read(ours[name]) for name in TOKENIZERS[kind].tokenizer.file_names}, None
+  if "tokenizer.json" in ours or path.endswith(".json"):
+    return _parse_tokenizer_json(ours.get("tokenizer.json", path))
+  raise UserError("No vocabulary was found", got=f"{path}: {', '.join(names[:8]) or 'an empty directory'}",
+                  allowed="vocab.txt, vocab.json with merges.txt, *.model or tokenizer.json",
+                  fix="point --config.data.tokenizer.path at the file or at its directory")
+
+
+def _our_name(name: str) -> str:
+  return ALIASES.get(name, "sentencepiece.model" if name.endswith(".model") else name)
+
+
+def _parse_tokenizer_json(path: str) -> tuple[str, dict[str, bytes], bool | None]:
+  """The parts of a Hugging Face tokenizer.json that we build the same tokenizer from."""
+  def unsupported(got):
+    return UserError("This tokenizer.json is of a form that is not supported", got=f"{path}: {got}",
+                     allowed="BERT's WordPiece, or byte-level BPE without a space before the first word",
+                     fix="use such a vocabulary, or train one with electra_jax.tools.train_tokenizer")
+
+  try:
+    content = json.loads(_read(path))
+    model, normalizer = content["model"], content.get("normalizer") or {}
+    vocab = model["vocab"]
+    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    entries = {i: token for token, i in {**vocab, **added}.items()}
+    pre_tokenizer = content.get("pre_tokenizer") or {}
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise unsupported(repr(error)) from error
+  types = tuple(part.get("type") for part in (model, normalizer, pre_tokenizer))
+  if types == ("WordPiece", "BertNormalizer", "BertPreTokenizer"):
+    lowercase = normalizer["lowercase"]
+    if normalizer.get("strip_accents") in (None, lowercase) and sorted(entries) == list(range(len(entries))):
+      return "wordpiece", {"vocab.txt": "".join(entries[i] + "\n" for i in sorted(entries)).encode("utf-8")}, lowercase
+  if types in (("BPE", None, "ByteLevel"), ("BPE", "Lowercase", "ByteLevel")) and not pre_tokenizer["add_prefix_space"]:
+    vocab_json = json.dumps({token: i for i, token in sorted(entries.items())}, ensure_ascii=False)
+    return "byte_bpe", {"vocab.json": vocab_json.encode("utf-8"),
+                        "merges.txt": merges_text(model["merges"]).encode("utf-8")}, bool(normalizer)
+  raise unsupported("model {}, normalizer {}, pre-tokenizer {}".format(*types))
+
+
+def _looks_uncased(vocab_txt: bytes, wanted: bool | None) -> bool:
+  """Whether a WordPiece vocabulary was made from lowercased text; without evidence, as wanted (True if unsaid).
+
+  Text in the wrong case would silently become [UNK], so a disagreement is an error in `load_tokenizer`.
+  """
+  entries = vocab_txt.decode("utf-8", "replace").split("\n")
+  letters = {c for entry in entries if not entry.startswith("[") for c in entry}
+  if any("A" <= c <= "Z" for c in letters):
+    return False
+  return True if wanted is None or any("a" <= c <= "z" for c in letters) else wanted
+
+
+def _read(path: str) -> bytes:
+  with open(path, "rb") as file:
+    return file.read()

@@ -1,0 +1,20 @@
+"""How does the project tell a user what went wrong? In four parts: what, got, allowed, fix."""
+
+
+class UserError(ValueError):
+  """A mistake in input, configuration or environment that the user can repair.
+
+  `main` and the tools print it without a traceback and exit with status 2; everything else that is raised is
+  a fault of ours and keeps its traceback.
+
+  >>> print(UserError("data.format is unknown", got="'FULL'", allowed="ELECTRA, FULL-SENTENCES",
+  ...                 fix="set --config.data.format=FULL-SENTENCES"))
+  data.format is unknown.
+    got:     'FULL'
+    allowed: ELECTRA, FULL-SENTENCES
+    fix:     set --config.data.format=FULL-SENTENCES
+  """
+
+  def __init__(self, what: str, *, got: object, allowed: str, fix: str):
+    self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
+    super().__init__(f"{what.rstrip('.')}.\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")

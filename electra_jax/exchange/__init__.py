@@ -1,0 +1,1 @@
+"""Weights in and out of other code bases: one table of names serves both directions."""

@@ -1,0 +1,109 @@
+"""What is each parameter called elsewhere? One table per family, read in both directions (Hugging Face's names)."""
+
+import re
+
+import numpy as np
+
+from electra_jax.errors import UserError
+
+# Ours (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number; a kernel
+# [in, out] is stored transposed there, a table as it is.
+ENCODER = {
+  "embeddings/token/embedding": "embeddings.word_embeddings.weight",
+  "embeddings/position/embedding": "embeddings.position_embeddings.weight",
+  "embeddings/token_type/embedding": "embeddings.token_type_embeddings.weight",
+  "embeddings/layer_norm/scale": "embeddings.LayerNorm.weight",
+  "embeddings/layer_norm/bias": "embeddings.LayerNorm.bias",
+  "embeddings_project/kernel": "embeddings_project.weight",
+  "embeddings_project/bias": "embeddings_project.bias",
+  **{f"layer_{{n}}/attention/{part}/{kind}": f"encoder.layer.{{n}}.attention.self.{part}.{theirs}"
+     for part in ("query", "key", "value") for kind, theirs in (("kernel", "weight"), ("bias", "bias"))},
+  "layer_{n}/attention/output/kernel": "encoder.layer.{n}.attention.output.dense.weight",
+  "layer_{n}/attention/output/bias": "encoder.layer.{n}.attention.output.dense.bias",
+  "layer_{n}/attention/layer_norm/scale": "encoder.layer.{n}.attention.output.LayerNorm.weight",
+  "layer_{n}/attention/layer_norm/bias": "encoder.layer.{n}.attention.output.LayerNorm.bias",
+  "layer_{n}/feed_forward/intermediate/kernel": "encoder.layer.{n}.intermediate.dense.weight",
+  "layer_{n}/feed_forward/intermediate/bias": "encoder.layer.{n}.intermediate.dense.bias",
+  "layer_{n}/feed_forward/output/kernel": "encoder.layer.{n}.output.dense.weight",
+  "layer_{n}/feed_forward/output/bias": "encoder.layer.{n}.output.dense.bias",
+  "layer_{n}/feed_forward/layer_norm/scale": "encoder.layer.{n}.output.LayerNorm.weight",
+  "layer_{n}/feed_forward/layer_norm/bias": "encoder.layer.{n}.output.LayerNorm.bias",
+}
+
+# family -> (prefix of the encoder, names of the heads). The output matrix is the token table, so it has no row.
+FAMILIES = {
+  "bert": ("bert", {
+    "mlm_head/dense/kernel": "cls.predictions.transform.dense.weight",
+    "mlm_head/dense/bias": "cls.predictions.transform.dense.bias",
+    "mlm_head/layer_norm/scale": "cls.predictions.transform.LayerNorm.weight",
+    "mlm_head/layer_norm/bias": "cls.predictions.transform.LayerNorm.bias",
+    "mlm_head/output_bias": "cls.predictions.bias",
+  }),
+  "roberta": ("roberta", {
+    "mlm_head/dense/kernel": "lm_head.dense.weight",
+    "mlm_head/dense/bias": "lm_head.dense.bias",
+    "mlm_head/layer_norm/scale": "lm_head.layer_norm.weight",
+    "mlm_head/layer_norm/bias": "lm_head.layer_norm.bias",
+    "mlm_head/output_bias": "lm_head.bias",
+  }),
+  "electra": ("electra", {
+    "mlm_head/dense/kernel": "generator_predictions.dense.weight",
+    "mlm_head/dense/bias": "generator_predictions.dense.bias",
+    "mlm_head/layer_norm/scale": "generator_predictions.LayerNorm.weight",
+    "mlm_head/layer_norm/bias": "generator_predictions.LayerNorm.bias",
+    "mlm_head/output_bias": "generator_lm_head.bias",
+    "rtd_head/dense/kernel": "discriminator_predictions.dense.weight",
+    "rtd_head/dense/bias": "discriminator_predictions.dense.bias",
+    "rtd_head/output/kernel": "discriminator_predictions.dense_prediction.weight",
+    "rtd_head/output/bias": "discriminator_predictions.dense_prediction.bias",
+  }),
+}
+
+
+def their_name(path: str, family: str) -> str:
+  """The Hugging Face name of one of our parameters (`path` as below the encoder's own path).
+
+  >>> their_name("layer_07/attention/query/kernel", "electra")
+  'electra.encoder.layer.7.attention.self.query.weight'
+
+  Raises:
+    UserError: the family has no such parameter.
+  """
+  prefix, heads = FAMILIES[family]
+  number = re.match(r"layer_(\d+)/", path)
+  template = re.sub(r"^layer_\d+/", "layer_{n}/", path)
+  if template in ENCODER:
+    return f"{prefix}.{ENCODER[template]}".replace("{n}", str(int(number.group(1))) if number else "")
+  if template in heads:
+    return heads[template]
+  raise UserError(f"The {family} family has no name for a parameter", got=path, allowed=", ".join(heads),
+                  fix="export it as another family, or add a row to electra_jax/exchange/mapping.py")
+
+
+def to_hf(params: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+  """Our flat {path: array} of one encoder with its heads as a Hugging Face state dict (kernels transposed)."""
+  return {their_name(path, family): value.T if path.endswith("/kernel") else value for path, value in params.items()}
+
+
+def from_hf(tensors: dict[str, np.ndarray], paths: dict[str, tuple[int, ...]], family: str) -> dict[str, np.ndarray]:
+  """The parameters at our `paths` (with their shapes) from a Hugging Face state dict.
+
+  Raises:
+    UserError: names every tensor that is missing or has another shape.
+  """
+  found, faults = {}, []
+  for path, shape in paths.items():
+    name = their_name(path, family)
+    value = tensors.get(name)
+    if value is None:
+      faults.append(f"{name} is missing")
+      continue
+    value = value.T if path.endswith("/kernel") else value
+    if value.shape != shape:
+      faults.append(f"{name} has shape {tensors[name].shape}, which does not give {shape} for {path}")
+    found[path] = value
+  if faults:
+    raise UserError(f"The weights are not those of this {family} model", got="\n    " + "\n    ".join(faults),
+                    allowed="every tensor of the model with its shape",
+                    fix="set the config.model sizes to those of the weights' config.json")
+  return found

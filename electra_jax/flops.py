@@ -1,0 +1,152 @@
+"""How many floating-point operations does training cost? Two conventions, never mixed: ours for MFU, the paper's for
+tables (ELECTRA Appendix C). Counting needs no jax.
+
+A multiplication and an addition are two operations in both. Terms are per training step, over the global batch.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+# Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
+# float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
+HARDWARE_PEAKS = MappingProxyType({
+  "Tesla V100-SXM2-16GB": 125e12, "Tesla V100-SXM2-32GB": 125e12, "Tesla V100-SXM3-32GB": 125e12,
+  "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12,
+  "NVIDIA A100-PCIE-40GB": 312e12, "NVIDIA A100 80GB PCIe": 312e12,
+  "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H100 NVL": 835e12,
+  "NVIDIA H200": 989e12,
+  "TPU v2": 22.5e12, "TPU v3": 61.5e12, "TPU v4": 275e12,
+  "TPU v5 lite": 197e12, "TPU v5e": 197e12, "TPU v5": 459e12, "TPU v5p": 459e12,
+  "TPU v6 lite": 918e12, "TPU v6e": 918e12,
+})
+
+PAPER_MLM_SHARE = 0.15625  # positions at the MLM softmax: 20 of 128, as the released code has it at every length
+
+
+def hardware_peak(device_kind: str) -> float | None:
+  """Dense bfloat16 FLOP/s of one device (`jax.devices()[0].device_kind`), None if unknown."""
+  return HARDWARE_PEAKS.get(device_kind)
+
+
+@dataclass(frozen=True)
+class FlopCount:
+  """A count with its convention; `terms` are named `network/component` and hold operations per training step."""
+
+  convention: str
+  terms: dict[str, float]
+  num_steps: int
+
+  @property
+  def per_step(self) -> float:
+    """Operations of one optimizer update."""
+    return sum(self.terms.values())
+
+  @property
+  def per_run(self) -> float:
+    """Operations of the whole run."""
+    return self.per_step * self.num_steps
+
+
+@dataclass(frozen=True)
+class Network:
+  """The sizes of one encoder that decide its cost."""
+
+  hidden: int
+  embed: int
+  layers: int
+  heads: int
+  mlp: int
+  vocab: int
+  length: int
+
+
+def model_flops(config) -> FlopCount:
+  """The matrix products that a training step needs: what MFU is measured by.
+
+  Backward costs twice forward (x3 in all), embedding lookups nothing, the MLM head runs at the masked slots only, the
+  vocabulary is the padded one. Recomputation (remat) is not counted: it is a price, not a need.
+
+  Args:
+    config: a resolved config.
+  """
+  predictions_share = config.data.masking.max_predictions / config.data.sequence_length
+  terms = {}
+  for name, network in _networks(config, config.model.vocab_size).items():
+    heads = _rtd_head(network) if name == "discriminator" else _mlm_head(network, predictions_share)
+    terms |= {f"{name}/{term}": count for term, count in {**_encoder(network), **heads}.items()}
+  return _count("matmuls only, 3 x forward, sparse lookups", config, terms, 3)
+
+
+def paper_flops(config) -> FlopCount:
+  """The ELECTRA paper's count, for numbers beside its tables (Appendix C).
+
+  Backward costs as much as forward (x2), every embedding lookup is a product with a one-hot vector (token, position
+  and segment tables), 15.625 % of positions reach the MLM softmax, and the terms that are no matrix products (softmax,
+  dropout, layer norm, activation, bias, residual) count too. Within 0.1 % of the totals that the released code prints.
+
+  Args:
+    config: a resolved config.
+  """
+  terms = {}
+  for name, network in _networks(config, config.data.tokenizer.vocab_size).items():
+    heads = _rtd_head(network) if name == "discriminator" else _mlm_head(network, PAPER_MLM_SHARE)
+    extra = {"embedding_lookup": 2 * network.embed * (network.vocab + network.length + config.model.type_vocab_size),
+             "elementwise": _elementwise(network, "rtd" if name == "discriminator" else "mlm")}
+    terms |= {f"{name}/{term}": count for term, count in {**_encoder(network), **heads, **extra}.items()}
+  return _count("ELECTRA Appendix C: 2 x forward, dense lookups, all operations", config, terms, 2)
+
+
+def _count(convention: str, config, forward_per_token: dict[str, float], factor: int) -> FlopCount:
+  tokens = config.train.batch_size * config.data.sequence_length
+  terms = {name: float(factor * tokens * count) for name, count in forward_per_token.items()}
+  return FlopCount(convention, terms, config.train.num_steps)
+
+
+def _networks(config, vocab_size: int) -> dict[str, Network]:
+  """The encoders that one step runs, by name."""
+  def network(branch):
+    return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
+                   heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
+                   length=config.data.sequence_length)
+
+  if config.objective.name == "mlm":
+    return {"encoder": network(config.model)}
+  return {"generator": network(config.generator), "discriminator": network(config.model)}
+
+
+# Forward operations per token of the input. One dense layer of n inputs and m outputs costs 2 n m per token.
+
+
+def _encoder(net: Network) -> dict[str, float]:
+  return {
+    "embedding_projection": 0 if net.embed == net.hidden else 2 * net.embed * net.hidden,
+    "attention_projections": net.layers * 4 * 2 * net.hidden**2,  # query, key, value, output
+    "attention_scores": net.layers * 2 * 2 * net.hidden * net.length,  # query x key, weights x value
+    "feed_forward": net.layers * 2 * 2 * net.hidden * net.mlp,
+  }
+
+
+def _mlm_head(net: Network, share: float) -> dict[str, float]:
+  """`share` is the part of the positions that reach the head."""
+  return {"mlm_head": 2 * net.hidden * net.embed * share, "mlm_softmax": 2 * net.embed * net.vocab * share}
+
+
+def _rtd_head(net: Network) -> dict[str, float]:
+  return {"rtd_head": 2 * net.hidden**2 + 2 * net.hidden}  # a hidden layer, then one logit
+
+
+# Operations per entry, by hand from the formulas (an exponential is one operation): softmax subtracts the maximum,
+# takes the exponential, sums and divides; dropout draws, compares, multiplies and rescales; the tanh form of GELU has
+# eight; layer norm subtracts, squares, divides, scales and shifts.
+SOFTMAX, DROPOUT, GELU, LAYER_NORM = 5, 4, 8, 5
+
+
+def _elementwise(net: Network, head: str) -> float:
+  embedding = net.embed * (2 + LAYER_NORM + DROPOUT) + (0 if net.embed == net.hidden else net.hidden)
+  biases = 6 * net.hidden + net.mlp  # query, key, value, output, both of the feed-forward block
+  blocks = 2 * net.hidden * (DROPOUT + 1 + LAYER_NORM)  # after attention and feed-forward; 1 = the residual
+  scores = net.heads * net.length * (SOFTMAX + DROPOUT + 1)  # 1 = the division by sqrt(head size)
+  layers = net.layers * (biases + blocks + scores + net.mlp * GELU)
+  if head == "rtd":
+    return embedding + layers + net.hidden * (1 + GELU) + 1
+  return embedding + layers + PAPER_MLM_SHARE * (net.embed * (1 + GELU + LAYER_NORM) + net.vocab * (1 + SOFTMAX))

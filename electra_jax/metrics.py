@@ -1,0 +1,259 @@
+"""How do (sum, weight) pairs become numbers, and where are the numbers kept? JSONL, TensorBoard, Weights & Biases.
+
+Means are taken once, over all steps, micro-batches and devices of a window or an evaluation: sum of sums over sum of
+weights, never a mean of means.
+"""
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from electra_jax.errors import UserError
+
+Pairs = dict[str, tuple[Any, Any]]  # name -> (sum, weight); for `*/auc` two histograms, see `summarise`
+
+FILE_NAME = "metrics.jsonl"
+
+
+def add_pairs(window: Iterable[Pairs]) -> Pairs:
+  """Sums the pairs of many steps name by name, on the host, in float64 and in the given order.
+
+  The order is fixed, so the same steps give the same bits. Arrays on a device are fetched together, once.
+
+  >>> summarise(add_pairs([{"mlm/loss": (4.0, 1.0)}, {"mlm/loss": (2.0, 3.0)}]))["mlm/loss"]
+  1.5
+  """
+  import jax  # here, so that tools which only read logs start without it
+  totals: Pairs = {}
+  for pairs in jax.device_get(list(window)):
+    for name, (value, weight) in pairs.items():
+      value, weight = np.asarray(value, np.float64), np.asarray(weight, np.float64)
+      before = totals.get(name, (0.0, 0.0))
+      totals[name] = (before[0] + value, before[1] + weight)
+  return totals
+
+
+def summarise(totals: Pairs) -> dict[str, float]:
+  """Each pair's sum / weight; NaN where nothing was counted. `mlm/loss` brings `mlm/perplexity` with it.
+
+  A pair named `*/auc` holds two histograms over ascending score bins, of the positive and of the negative examples;
+  its value is the area under the ROC curve, `auc`.
+
+  >>> summarise({"mlm/loss": (0.0, 2.0), "rtd/recall": (0.0, 0.0)})
+  {'mlm/loss': 0.0, 'mlm/perplexity': 1.0, 'rtd/recall': nan}
+  """
+  values = {}
+  for name, (total, weight) in totals.items():
+    if name.endswith("/auc"):
+      values[name] = auc(total, weight)
+      continue
+    values[name] = float(total) / float(weight) if weight else math.nan
+    if name == "mlm/loss":
+      with np.errstate(over="ignore"):
+        values["mlm/perplexity"] = float(np.exp(values[name]))
+  return values
+
+
+def auc(positives, negatives) -> float:
+  """The chance that a positive scores above a negative, both drawn at random; equal bins count half.
+
+  Args:
+    positives: counts [bins] of the positive examples over ascending score bins.
+    negatives: counts [bins] of the negative ones.
+
+  >>> auc([0, 0, 2], [3, 0, 0]), auc([1, 1], [1, 1]), auc([0], [4])
+  (1.0, 0.5, nan)
+  """
+  positives, negatives = np.asarray(positives, np.float64), np.asarray(negatives, np.float64)
+  num_pairs = positives.sum() * negatives.sum()
+  if num_pairs == 0:
+    return math.nan
+  below = np.cumsum(negatives) - negatives
+  return float((positives * (below + 0.5 * negatives)).sum() / num_pairs)
+
+
+class MetricWriter:
+  """Keeps the rows of a run in `<workdir>/metrics.jsonl` and, where the config asks, in TensorBoard and W&B.
+
+  A row of the file is one flat JSON object with "step", "split" and the values; what is not finite is null.
+
+  Args:
+    workdir: the run's folder, made if missing.
+    config_log: the `log` branch of the config.
+    restored_step: the step of the checkpoint that the run goes on from; rows of later steps, which the run will
+      make again, are dropped, and a last line that a kill has torn. None = the run starts anew: all rows are.
+    enabled: True on process 0 only; elsewhere every method does nothing.
+    run_config: what W&B shows as the run's configuration.
+
+  Raises:
+    UserError: the folder cannot be written, the disk is full, or wandb is asked for and not installed.
+  """
+
+  def __init__(self, workdir: str, config_log, *, restored_step: int | None = None, enabled: bool = True,
+               run_config: Mapping | None = None):
+    self._workdir, self._enabled = workdir, enabled
+    self._file, self._wandb = None, None
+    self._boards: dict[str, _Board] | None = {} if config_log.tensorboard else None  # one per split
+    self._purge_step = 0 if restored_step is None else restored_step + 1
+    if not enabled:
+      return
+    path = os.path.join(workdir, FILE_NAME)
+    try:
+      os.makedirs(workdir, exist_ok=True)
+      _drop_rows(path, self._purge_step)
+      self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+    except OSError as error:
+      raise _unwritable(path, error) from error
+    if config_log.wandb_project:
+      self._wandb = _start_wandb(workdir, config_log.wandb_project, run_config)
+
+  def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+    """Adds one row, e.g. `write(100, "train", {"mlm/loss": 6.1})`; it is in the file when the call returns."""
+    if not self._enabled:
+      return
+    values = {name: float(value) for name, value in values.items()}
+    row = {"step": int(step), "split": split, **{k: v if math.isfinite(v) else None for k, v in values.items()}}
+    try:
+      self._file.write(json.dumps(row, allow_nan=False) + "\n")
+      self._file.flush()
+      if self._boards is not None:
+        if split not in self._boards:
+          self._boards[split] = _Board(os.path.join(self._workdir, "tensorboard", split), self._purge_step)
+        self._boards[split].write(step, values)
+    except OSError as error:
+      raise _unwritable(self._file.name, error) from error
+    if self._wandb is not None:
+      tags = {name if name.startswith(f"{split}/") else f"{split}/{name}": value for name, value in values.items()}
+      self._wandb.log({"step": int(step), **tags})
+
+  def close(self) -> None:
+    """Closes everything; each row has been written by its own call, so a full disk is no news here."""
+    for file in [*(self._boards or {}).values(), self._file]:
+      with contextlib.suppress(OSError):
+        if file is not None:
+          file.close()
+    if self._wandb is not None:
+      self._wandb.finish()
+
+
+class _Board:
+  """TensorBoard's event file of one split: one folder each under the same tags puts the curves into one picture.
+
+  Written in the caller's thread: tensorboardX's SummaryWriter has a thread, whose death on a full disk would leave
+  the run waiting at its queue for ever.
+  """
+
+  def __init__(self, folder: str, purge_step: int):
+    try:
+      from tensorboardX import event_file_writer, summary
+      from tensorboardX.proto import event_pb2
+    except ImportError as error:
+      raise UserError("TensorBoard logs are asked for, but tensorboardX is not installed", got=str(error),
+                      allowed="tensorboardX, or no TensorBoard logs",
+                      fix="pip install tensorboardX, or set --config.log.tensorboard=False") from error
+    self._event, self._scalar = event_pb2.Event, summary.scalar
+    os.makedirs(folder, exist_ok=True)
+    self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"), f".{os.getpid()}")
+    # Hides the events from this step on that an earlier process wrote and this one will write again.
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._file.write_event(self._event(step=purge_step, wall_time=time.time(), session_log=start))
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+      if not math.isfinite(value):  # a gap in the curve, as in the file
+        continue
+      summary = self._scalar(name, value)
+      self._file.write_event(self._event(step=step, wall_time=time.time(), summary=summary))
+    self._file.flush()
+
+  def close(self) -> None:
+    self._file.close()
+
+
+def read_rows(workdir: str) -> list[dict]:
+  """The rows of `<workdir>/metrics.jsonl` in order, null as NaN; a torn line is left out.
+
+  Raises:
+    UserError: there is no file, or no row in it.
+  """
+  path = os.path.join(workdir, FILE_NAME)
+  try:
+    with open(path, encoding="utf-8", errors="replace") as file:
+      rows = [row for row in map(_parse, file) if row]
+    problem = f"{path} has no row"
+  except OSError as error:
+    rows, problem = [], str(error)
+  if not rows:
+    raise UserError(f"There are no metrics in {workdir}", got=problem,
+                    allowed="the workdir of a run that has logged at least once (train.log_every_steps)",
+                    fix="check the path, or wait for the run's first log line")
+  return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
+
+
+def _parse(line: str) -> dict | None:
+  """The row of a line, or None if the line is not a whole row."""
+  try:
+    row = json.loads(line)
+  except ValueError:
+    return None
+  return row if isinstance(row, dict) and isinstance(row.get("step"), int) and "split" in row else None
+
+
+def _drop_rows(path: str, first_step: int) -> None:
+  """Removes the rows from `first_step` on and all that is not a whole row; the old file stays until the new is done."""
+  if not os.path.exists(path):
+    return
+  with open(path, encoding="utf-8", errors="replace") as file:
+    lines = file.readlines()
+  kept = [line for line in lines if line.endswith("\n") and (row := _parse(line)) and row["step"] < first_step]
+  if kept == lines:
+    return
+  partial = f"{path}.partial-{os.getpid()}"
+  try:
+    with open(partial, "w", encoding="utf-8") as file:
+      file.writelines(kept)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(partial, path)
+  except OSError:
+    if os.path.exists(partial):
+      os.remove(partial)
+    raise
+  print(f"{path}: dropped {len(lines) - len(kept)} rows that the run will write again.", file=sys.stderr)
+
+
+def _unwritable(path: str, error: OSError) -> UserError:
+  return UserError(f"The metrics cannot be written to {path}", got=error.strerror or str(error),
+                   allowed="a folder with write permission and free space",
+                   fix="free some space or use another --workdir; the run goes on from its last checkpoint")
+
+
+def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
+  """A W&B run that a restart in the same workdir continues: its id lies in `<workdir>/wandb_id`."""
+  try:
+    import wandb
+  except ImportError as error:
+    raise UserError(f"log.wandb_project is {project!r}, but wandb is not installed", got=str(error),
+                    allowed="an empty project, or an installed wandb",
+                    fix="pip install wandb, or set --config.log.wandb_project=''") from error
+  path = os.path.join(workdir, "wandb_id")
+  try:
+    if not os.path.exists(path):
+      with open(path, "w", encoding="utf-8") as file:
+        file.write(uuid.uuid4().hex)
+    with open(path, encoding="utf-8") as file:
+      run_id = file.read().strip()
+  except OSError as error:
+    raise _unwritable(path, error) from error
+  run = wandb.init(project=project, id=run_id, resume="allow", dir=workdir, config=dict(run_config or {}),
+                   name=os.path.basename(os.path.abspath(workdir)))
+  run.define_metric("*", step_metric="step")  # its own counter refuses the steps that a restart makes again
+  return run

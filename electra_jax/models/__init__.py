@@ -1,0 +1,1 @@
+"""Pure-functional Flax encoders: transformer -> embeddings, heads -> bert -> electra."""

@@ -1,0 +1,66 @@
+"""What is the encoder of every system here? BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from ml_collections import FrozenConfigDict
+
+from electra_jax.models import heads
+from electra_jax.models.embeddings import Embeddings
+from electra_jax.models.transformer import Layer, TransformerConfig
+
+HEADS = {"mlm_head": heads.MaskedLMHead, "rtd_head": heads.ReplacedTokenHead}
+
+
+def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, dtype: str,
+                            remat: bool = False) -> TransformerConfig:
+  """The `model` branch of a resolved config as the encoder's own description."""
+  keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+          "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
+          "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
+  return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
+                           dtype=jnp.dtype(dtype), remat=remat)
+
+
+class Bert(nn.Module):
+  """Embeddings, an optional projection to the hidden width, the layers, and the named heads."""
+
+  config: TransformerConfig
+  head_names: tuple[str, ...] = ()
+
+  def setup(self):
+    c = self.config
+    self.embeddings = Embeddings(c)
+    if c.embedding_size != c.hidden_size:  # ELECTRA footnote 3
+      self.embeddings_project = c.dense(c.hidden_size)
+    layer = nn.remat(Layer, static_argnums=(3,)) if c.remat else Layer
+    self.layers = [layer(c, name=f"layer_{i:02d}") for i in range(c.num_hidden_layers)]
+    for name in self.head_names:
+      setattr(self, name, HEADS[name](c))
+
+  def token_table(self) -> Float[Array, "vocab embed"]:
+    """This network's own token embeddings."""
+    return self.embeddings.token()
+
+  def encode(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
+             token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch length hidden"]:
+    """Contextual vectors h(x) of `ids`; the batch supplies `token_type_ids` and `attention_mask`."""
+    table = self.token_table() if token_table is None else token_table
+    x = self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
+    if self.config.embedding_size != self.config.hidden_size:
+      x = self.embeddings_project(x)
+    for layer in self.layers:
+      x = layer(x, batch["attention_mask"], train)
+    return x
+
+  def mlm_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
+                 token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch predictions vocab"]:
+    """Vocabulary logits at `masked_positions` only: the head is a fifth of BERT-Base's FLOPs at every position."""
+    table = self.token_table() if token_table is None else token_table
+    hidden = self.encode(batch, ids, train, table)
+    return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table)
+
+  def rtd_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"],
+                 train: bool) -> Float[Array, "batch length"]:
+    """One logit a token: is it replaced?"""
+    return self.rtd_head(self.encode(batch, ids, train))

@@ -1,0 +1,43 @@
+"""What sits on top of an encoder in pre-training? The masked-LM head and the replaced-token head."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+
+
+def select_positions(x: Float[Array, "batch length hidden"],
+                     positions: Int[Array, "batch predictions"]) -> Float[Array, "batch predictions hidden"]:
+  """The vectors at the masked positions, as a one-hot product: its gradient is a product too, not a scatter."""
+  one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)  # [batch, predictions, length]
+  return jnp.einsum("bpl,blh->bph", one_hot, x, precision=jax.lax.Precision.HIGHEST)
+
+
+class MaskedLMHead(nn.Module):
+  """Dense, GELU, layer norm, then the tied token table and a bias (BERT; ELECTRA's generator)."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch predictions hidden"],
+               token_table: Float[Array, "vocab embed"]) -> Float[Array, "batch predictions vocab"]:
+    c = self.config
+    x = c.layer_norm("layer_norm")(c.activation(c.dense(c.embedding_size, name="dense")(x)))
+    bias = self.param("output_bias", nn.initializers.zeros, (c.vocab_size,))
+    logits = jnp.einsum("bpe,ve->bpv", x, token_table.astype(c.dtype), preferred_element_type=jnp.float32)
+    padding_bias = jnp.where(jnp.arange(c.vocab_size) < c.num_tokens, 0.0, MASK_BIAS)  # rows that are no token
+    return logits + bias + padding_bias
+
+
+class ReplacedTokenHead(nn.Module):
+  """Dense, GELU, one logit a token: positive means "replaced" (the paper's D is its complement, "original")."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
+    c = self.config
+    x = c.activation(c.dense(c.hidden_size, name="dense")(x))
+    return c.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, length]

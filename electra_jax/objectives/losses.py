@@ -1,0 +1,60 @@
+"""How is a prediction scored? Sums, never means: who divides, and by what, is decided over the whole global batch."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+AUC_BINS = 2048  # histogram bins over logits in [-AUC_RANGE, AUC_RANGE]; more bins, less rounding of the AUC
+AUC_RANGE = 12.0
+
+Pair = tuple[Array, Array]  # (sum, weight): a mean whose division waits until everything has been added up
+
+
+def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Array, "batch predictions"],
+                  weights: Float[Array, "batch predictions"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+  """Sum of -log p(id) and number of right argmax predictions, both over the positions of weight 1.
+
+  The target's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits.
+
+  >>> loss, correct = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[0, 3]]), jnp.array([[1.0, 0.0]]))
+  >>> round(float(loss), 4), float(correct)  # ln 4; argmax of equal logits is id 0
+  (1.3863, 1.0)
+  """
+  logits = logits.astype(jnp.float32)
+  is_target = jnp.arange(logits.shape[-1]) == ids[..., None]  # [batch, predictions, vocab]
+  target_logits = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
+  losses = jax.nn.logsumexp(logits, axis=-1) - target_logits  # [batch, predictions]
+  correct = jnp.argmax(logits, axis=-1) == ids
+  return jnp.sum(losses * weights), jnp.sum(correct * weights)
+
+
+def binary_cross_entropy(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
+                         weights: Float[Array, "batch length"]) -> Float[Array, ""]:
+  """Sum of -log p(label) with p(replaced) = sigmoid(logit), over the positions of weight 1 (ELECTRA section 2).
+
+  >>> float(binary_cross_entropy(jnp.zeros((1, 2)), jnp.array([[True, False]]), jnp.ones((1, 2)))).__round__(4)
+  1.3863
+  """
+  losses = jax.nn.softplus(jnp.where(is_replaced, -logits, logits))
+  return jnp.sum(losses * weights)
+
+
+def detection_metrics(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
+                      weights: Float[Array, "batch length"]) -> dict[str, Pair]:
+  """Accuracy, precision and recall of "replaced" as (sum, weight) pairs."""
+  predicted = logits > 0
+  hits = jnp.sum(weights * (predicted & is_replaced))
+  return {
+    "rtd/accuracy": (jnp.sum(weights * (predicted == is_replaced)), jnp.sum(weights)),
+    "rtd/precision": (hits, jnp.sum(weights * predicted)),
+    "rtd/recall": (hits, jnp.sum(weights * is_replaced)),
+  }
+
+
+def auc_histograms(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
+                   weights: Float[Array, "batch length"]) -> tuple[Float[Array, "bins"], Float[Array, "bins"]]:
+  """Histograms of the scores of replaced and of original tokens; they add up over batches, and AUC follows."""
+  share = (jnp.clip(logits, -AUC_RANGE, AUC_RANGE) + AUC_RANGE) / (2 * AUC_RANGE)
+  bins = jnp.minimum((share * AUC_BINS).astype(jnp.int32), AUC_BINS - 1)
+  empty = jnp.zeros(AUC_BINS)
+  return empty.at[bins].add(weights * is_replaced), empty.at[bins].add(weights * ~is_replaced)

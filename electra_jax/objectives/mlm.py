@@ -1,0 +1,28 @@
+"""BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
+
+from electra_jax.models.bert import Bert
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import losses
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int) -> Objective:
+  """A masked LM; parameters live under `encoder/`. It has neither a generator nor weights to choose."""
+  del config_generator, config_objective
+  model = Bert(transformer, head_names=("mlm_head",))
+
+  def init(rng, batch):
+    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_logits")["params"]}
+
+  def count_targets(batch):
+    return {"mlm": batch["masked_weights"].sum()}
+
+  def loss(params, batch, rng, train, num_targets):
+    logits = model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"], train,
+                         method="mlm_logits", rngs={"dropout": rng})
+    weights = batch["masked_weights"]
+    mlm_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
+    total = mlm_loss / num_targets["mlm"]
+    return total, {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
+
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

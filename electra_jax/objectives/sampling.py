@@ -1,0 +1,30 @@
+"""How are replacements drawn and put in place? x̂ ~ p_G at the masked positions (ELECTRA section 2)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"],
+               temperature: float = 1.0) -> Int[Array, "batch predictions"]:
+  """One draw a position from softmax(logits / temperature), by the Gumbel trick. Carries no gradient.
+
+  >>> logits = jnp.array([[[0.0, 50.0, 0.0]]])
+  >>> sample_ids(jax.random.key(0), logits).tolist()
+  [[1]]
+  """
+  logits = jax.lax.stop_gradient(logits.astype(jnp.float32)) / temperature
+  return jax.random.categorical(rng, logits, axis=-1).astype(jnp.int32)
+
+
+def replace_ids(ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"],
+                new_ids: Int[Array, "batch predictions"],
+                weights: Float[Array, "batch predictions"]) -> Int[Array, "batch length"]:
+  """REPLACE(x, m, x̂): new ids at the positions of weight 1; slots of weight 0 change nothing.
+
+  >>> replace_ids(jnp.array([[7, 8, 9]]), jnp.array([[1, 0]]), jnp.array([[5, 5]]), jnp.array([[1.0, 0.0]])).tolist()
+  [[7, 5, 9]]
+  """
+  rows = jnp.arange(ids.shape[0])[:, None]
+  targets = jnp.where(weights > 0, positions, ids.shape[1])  # beyond the end: dropped
+  return ids.at[rows, targets].set(new_ids, mode="drop")  # [batch, length]

@@ -1,0 +1,58 @@
+"""How do gradients become a parameter update? One chain for every optimizer (ELECTRA Table 4, RoBERTa Table 9).
+
+Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> schedule -> minus.
+"""
+
+import re
+from collections.abc import Callable
+
+import jax
+import optax
+from jaxtyping import PyTree
+
+from electra_jax.errors import UserError
+from electra_jax.optim import adamw, lamb, schedules
+
+OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
+
+# Full-match regex over parameter paths -> does it decay, and has LAMB a trust ratio for it? The released BERT and
+# ELECTRA code exclude biases and layer norms. Each parameter must match exactly one row.
+DECAYED = {
+  r"(.*/)?(kernel|embedding)": True,
+  r"(.*/)?(bias|output_bias|scale)": False,
+}
+
+
+def make(config_optimizer, num_steps: int) -> tuple[optax.GradientTransformation, Callable]:
+  """The optimizer of a run and its schedule, step -> learning rate, for the logs.
+
+  Moments, norms and ratios keep the parameters' shardings: every reduction is a jnp one, so XLA makes it global.
+
+  Args:
+    config_optimizer: the resolved `optimizer` branch of the config.
+    num_steps: optimizer updates of the whole run; the schedule ends there.
+  """
+  schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
+  clip = optax.clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
+  rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
+  return optax.chain(clip, rule, optax.scale_by_learning_rate(schedule)), schedule
+
+
+def decay_mask(params: PyTree) -> PyTree:
+  """True for each parameter that decays (and that LAMB's trust ratio scales); the tree has the shape of `params`.
+
+  Raises:
+    UserError: a path matches no row of `DECAYED`, or several.
+
+  >>> decay_mask({"layer_00": {"dense": {"kernel": 0.0, "bias": 0.0}, "layer_norm": {"scale": 0.0}}})
+  {'layer_00': {'dense': {'bias': False, 'kernel': True}, 'layer_norm': {'scale': False}}}
+  """
+  leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+  paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+  found = {path: [decays for rule, decays in DECAYED.items() if re.fullmatch(rule, path)] for path in paths}
+  unclear = [path for path in paths if len(found[path]) != 1]
+  if unclear:
+    raise UserError("The weight-decay rules do not match every parameter exactly once", got=", ".join(unclear),
+                    allowed="paths that match one row of " + " or ".join(DECAYED),
+                    fix="give the parameter such a name, or add a row to DECAYED in electra_jax/optim/__init__.py")
+  return jax.tree_util.tree_unflatten(structure, [found[path][0] for path in paths])

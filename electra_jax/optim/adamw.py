@@ -1,0 +1,34 @@
+"""What is Adam with decoupled weight decay, with and without bias correction? (RoBERTa section 2.4)"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def adamw(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation:
+  """Adam's direction plus weight_decay_rate * parameter where the mask says so; no learning rate, no minus."""
+  return optax.chain(adam_direction(config_optimizer),
+                     optax.add_decayed_weights(config_optimizer.weight_decay_rate, mask=decay_mask))
+
+
+def adam_direction(config_optimizer) -> optax.GradientTransformation:
+  """m / (sqrt(v) + epsilon) with float32 moments; the inner rule of AdamW and LAMB.
+
+  With `bias_correction` the moments are divided by 1 - beta**t first (the Adam paper). Without, the first update is
+  (1 - beta1) / sqrt(1 - beta2) times as long: 3.162 at 0.9 and 0.999, which warm-up absorbs. The released BERT and
+  ELECTRA code has none. Both keep the same state.
+  """
+  beta1, beta2, epsilon = config_optimizer.beta1, config_optimizer.beta2, config_optimizer.epsilon
+  if config_optimizer.bias_correction:
+    return optax.scale_by_adam(beta1, beta2, epsilon, mu_dtype=jnp.float32)
+
+  def update(gradients, state, params=None):
+    del params
+    mu = jax.tree.map(lambda g, m: beta1 * m + (1 - beta1) * g, gradients, state.mu)
+    nu = jax.tree.map(lambda g, v: beta2 * v + (1 - beta2) * g * g, gradients, state.nu)
+    direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+    return direction, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
+
+  return optax.GradientTransformation(optax.scale_by_adam(mu_dtype=jnp.float32).init, update)

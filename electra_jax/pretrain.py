@@ -1,0 +1,306 @@
+"""The pre-training page: from a resolved config to a trained encoder. Read it from `pretrain` at the top downwards.
+
+Every objective shares this loop; what differs between them is the pure functions in `objectives/`.
+"""
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import logging
+
+from electra_jax import checkpoints, distributed, flops, metrics, objectives, optim, progress, sharding
+from electra_jax import config as config_lib
+from electra_jax.data import corpus, pipeline, shards, tokenizers
+from electra_jax.errors import UserError
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.train_state import TrainState, abstract_state, count_parameters, init_state
+
+EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
+
+
+def pretrain(given, workdir: str) -> dict[str, float]:
+  """Trains until `train.num_steps`, or goes on from where the workdir stands. Returns the final evaluation.
+
+  Args:
+    given: the recipe with its overrides (not yet resolved).
+    workdir: config.json, tokenizer/, shards/, checkpoints/ and the logs live here.
+
+  Raises:
+    UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
+  """
+  config = config_lib.resolve(given)
+  mesh = sharding.make_mesh(config.mesh)
+  micro_batch_size = config.train.batch_size // config.train.accumulation_steps
+  sharding.check_batch_size(micro_batch_size, mesh, "train.batch_size / train.accumulation_steps")
+  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
+  claim_workdir(given, config, workdir)
+  data = open_data(config, workdir)
+
+  transformer = make_transformer_config(config.model, num_tokens=data.tokenizer.vocab_size,
+                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  tx, learning_rate = optim.make(config.optimizer, config.train.num_steps)
+  key = jax.random.key(config.seed, impl=prng_impl(config.train.prng_impl))
+  init_rng, train_rng, eval_rng = jax.random.split(key, 3)
+  example_batch = jax.tree.map(lambda rows: jnp.zeros((1, *rows.shape[1:]), rows.dtype), data.batch_at(0))
+  init_params = functools.partial(objective.init, init_rng, example_batch)
+  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
+  state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh)
+  start_step = int(state.step)
+
+  main_process = jax.process_index() == 0
+  writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
+                                run_config=config.to_dict())
+  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process)
+  timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
+                             flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
+                             device_kind=jax.devices()[0].device_kind)
+  bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
+              f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
+              f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
+
+  eval_step = jax.jit(functools.partial(evaluate_batch, objective=objective, rng=eval_rng))
+  evaluate = functools.partial(run_evaluation, eval_step, config, data, mesh)
+  batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
+                                             config.data.prefetch_batches), mesh)
+  train_step, phase, window, evaluated_step = None, None, [], None
+  with jax.set_mesh(mesh):
+    for step in range(start_step + 1, config.train.num_steps + 1):  # `step` counts this update as done
+      if objective.phase_at(step - 1)[0] is not phase:
+        phase, first_step = objective.phase_at(step - 1)
+        if first_step == step - 1:
+          state = state._replace(params=phase.on_enter(state.params))
+        train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
+                                     accumulation_steps=config.train.accumulation_steps)
+      with timer.waiting():
+        batch = next(batches)
+      state, step_metrics = train_step(state, batch)
+      window.append(step_metrics)
+      if step == start_step + 1:
+        jax.block_until_ready(step_metrics)  # compilation is not training time
+      timer.step()
+      bar.advance(step)
+
+      if step % config.train.log_every_steps == 0 or step == config.train.num_steps:
+        values = metrics.summarise(metrics.add_pairs(window))  # waits for the devices
+        window = []
+        check_finite(values, step, config.train.log_every_steps)
+        values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
+        writer.write(step, "train", values)
+        bar.show(step, values)
+      with timer.paused():
+        if config.eval.every_steps and step % config.eval.every_steps == 0:
+          jax.block_until_ready(state)
+          log_evaluation(evaluate(state.params), step, writer, bar)
+          evaluated_step = step
+        saved.save_if_due(state, step)
+
+    if start_step >= config.train.num_steps:
+      bar.message(f"This run is finished: {start_step} of {config.train.num_steps} steps are done.")
+    result = evaluate(state.params)
+    if evaluated_step != config.train.num_steps:
+      log_evaluation(result, config.train.num_steps, writer, bar)
+    saved.save(state, max(start_step, config.train.num_steps))
+  saved.close()
+  writer.close()
+  bar.close()
+  return result
+
+
+class Data(NamedTuple):
+  """The input side of a run."""
+
+  tokenizer: tokenizers.Tokenizer
+  train: shards.ShardedExamples
+  heldout: shards.ShardedExamples
+  batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
+  unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
+
+
+def claim_workdir(given, config, workdir: str) -> None:
+  """Writes config.json into a new workdir; in an old one, makes sure that it holds this very run.
+
+  Raises:
+    UserError: the workdir holds another run, or cannot be written.
+  """
+  path = os.path.join(workdir, "config.json")
+  if os.path.exists(path):
+    for name, (was, now) in config_lib.check_resumable(config_lib.load(workdir), config, workdir).items():
+      logging.info("On resume, %s changes from %r to %r.", name, was, now)
+  if jax.process_index() == 0:
+    try:
+      os.makedirs(workdir, exist_ok=True)
+      config_lib.save(path, given, config)
+    except OSError as error:
+      raise UserError(f"The workdir {workdir} cannot be written", got=error, allowed="a folder that you may write to",
+                      fix="choose another --workdir, or free space") from error
+  distributed.barrier("workdir")
+
+
+def open_data(config, workdir: str) -> Data:
+  """Tokenizer and shards of the run; what does not exist yet is made first, by process 0."""
+  if jax.process_index() == 0:
+    corpus.make_missing(config.data, workdir, config.seed)
+  distributed.barrier("data")
+  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, corpus.TOKENIZER_FOLDER), config.data.tokenizer)
+  check_tokenizer(tokenizer, config)
+  train, heldout = (
+    shards.open_shards(corpus.shards_directory(config.data, workdir), split, config.data, tokenizer)
+    for split in ("train", "heldout"))
+  batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
+                                    seed=config.seed, process_index=jax.process_index(),
+                                    process_count=jax.process_count())
+  entropy = unigram_entropy(heldout, config.eval.max_examples, tokenizer)
+  return Data(tokenizer, train, heldout, batch_at, entropy)
+
+
+def check_tokenizer(tokenizer, config) -> None:
+  """The model must have a row for every token, and RoBERTa's positions start behind its padding id.
+
+  Raises:
+    UserError: one of them is not so.
+  """
+  if tokenizer.vocab_size > config.model.vocab_size:
+    raise UserError("The vocabulary is larger than the model's token table",
+                    got=f"{tokenizer.vocab_size} tokens for {config.model.vocab_size} rows",
+                    allowed="at most as many tokens as rows",
+                    fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
+  offset = config.model.position_offset
+  if offset and offset != tokenizer.pad_id + 1:
+    raise UserError("model.position_offset does not fit the vocabulary",
+                    got=f"{offset} with a padding id of {tokenizer.pad_id}",
+                    allowed="0 (BERT), or padding id + 1 (RoBERTa)",
+                    fix=f"set --config.model.position_offset={tokenizer.pad_id + 1}")
+
+
+def prng_impl(name: str) -> str:
+  """`auto`: threefry on CPU, where runs are compared bit for bit; rbg on accelerators, where it is far faster."""
+  if name == "auto":
+    return "threefry2x32" if jax.default_backend() == "cpu" else "rbg"
+  return name
+
+
+def restore_or_init(saved: checkpoints.Checkpoints, init_from: str, init_params, tx, mesh) -> TrainState:
+  """The newest good checkpoint of the workdir; else the parameters of another run; else a new start."""
+  state = saved.restore_newest(abstract_state(init_params, tx, mesh))
+  if state is not None:
+    print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
+    return state
+  state = init_state(init_params, tx, mesh)
+  if init_from:
+    wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
+    step, params = checkpoints.load_params(init_from, wanted)
+    print(f"Starting from the parameters of {init_from}, step {step}.", flush=True)
+    return state._replace(params=params)
+  print("Starting from scratch.", flush=True)
+  return state
+
+
+def make_train_step(state: TrainState, **update_arguments):
+  """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings."""
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+  return jax.jit(functools.partial(update, **update_arguments), donate_argnums=0, out_shardings=(shardings, None))
+
+
+def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_steps: int):
+  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
+  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
+  step_rng = jax.random.fold_in(rng, state.step)
+  gradients_of = jax.value_and_grad(phase.loss, has_aux=True)
+
+  def add_micro_batch(total, index_and_rows):
+    index, rows = index_and_rows
+    micro_rng = jax.random.fold_in(step_rng, index)
+    return jax.tree.map(jnp.add, total, gradients_of(state.params, rows, micro_rng, True, num_targets)), None
+
+  if accumulation_steps == 1:
+    (loss, pairs), gradients = gradients_of(state.params, batch, step_rng, True, num_targets)
+  else:
+    # Row i goes to micro-batch i mod n: each device keeps its own rows, nothing moves between devices.
+    micro_batches = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), batch)
+    first = jax.tree.map(lambda x: x[0], micro_batches)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype),
+                         jax.eval_shape(gradients_of, state.params, first, step_rng, True, num_targets))
+    numbered = (jnp.arange(accumulation_steps), micro_batches)
+    ((loss, pairs), gradients), _ = jax.lax.scan(add_micro_batch, zeros, numbered)
+
+  gradients = keep_trainable(gradients, phase.trainable)
+  updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, keep_trainable(updates, phase.trainable))
+  one = jnp.ones(())
+  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.global_norm(gradients), one)}
+  return TrainState(state.step + 1, params, opt_state), pairs
+
+
+def keep_trainable(tree, trainable: str):
+  """Zeros for every parameter that a phase leaves alone; zero gradients by themselves would still decay."""
+  pattern = re.compile(trainable)
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: leaf if pattern.fullmatch(sharding.path_name(path)) else jnp.zeros_like(leaf), tree)
+
+
+def evaluate_batch(params, batch, index, *, objective, rng):
+  """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
+  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
+  batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
+  _, pairs = objective.phases[-1].loss(params, batch, batch_rng, False, num_targets)
+  return pairs
+
+
+def run_evaluation(eval_step, config, data: Data, mesh, params) -> dict[str, float]:
+  """Held-out metrics as global sums over every example, the last, partly filled batch included."""
+  batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, batch_size=config.eval.batch_size,
+                                  max_examples=config.eval.max_examples, seed=config.seed,
+                                  process_index=jax.process_index(), process_count=jax.process_count())
+  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in enumerate(batches)]
+  return metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+
+
+def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:
+  """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
+  counts = np.zeros(tokenizer.vocab_size, np.int64)
+  num_examples = min(max_examples or len(examples), len(examples))
+  for start in range(0, num_examples, 4096):
+    ids, num_tokens, _ = examples.read(np.arange(start, min(start + 4096, num_examples)))
+    counts += np.bincount(ids[np.arange(ids.shape[1]) < num_tokens[:, None]], minlength=counts.size)
+  counts[list(tokenizer.special_ids)] = 0
+  share = counts[counts > 0] / counts.sum()
+  return float(-(share * np.log(share)).sum()) if len(share) else math.nan
+
+
+def log_evaluation(values: dict[str, float], step: int, writer, bar) -> None:
+  """Into the logs, and as one line on the console."""
+  writer.write(step, "eval", values)
+  shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+  bar.message(f"held-out at step {step}: {shown}")
+
+
+def check_finite(values: dict[str, float], step: int, window_steps: int) -> None:
+  """Stops a run whose loss is no number any more, before a checkpoint of it is written.
+
+  Raises:
+    UserError: names the window.
+  """
+  if not np.isfinite(values["loss"]):
+    raise UserError("The loss is not finite", got=f"{values['loss']} in the steps {step - window_steps + 1} to {step}",
+                    allowed="finite losses", fix="lower --config.optimizer.learning_rate or lengthen the warm-up; the "
+                    "same command goes on from the last checkpoint")
+
+
+def put_ahead(batches: Iterator[dict[str, np.ndarray]], mesh) -> Iterator[dict[str, jax.Array]]:
+  """Batches on the devices, one ahead of the step that runs."""
+  ahead = None
+  for batch in batches:
+    ready, ahead = ahead, sharding.put_batch(batch, mesh)
+    if ready is not None:
+      yield ready
+  if ahead is not None:
+    yield ahead

@@ -1,0 +1,153 @@
+"""How fast is the run, and when will it end? The step timer (tokens/s, MFU) and the progress on the console."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from tqdm import tqdm
+
+from electra_jax.flops import hardware_peak
+
+
+class StepTimer:
+  """Speed over the steps since the last reading, without compilation, evaluation and checkpoints.
+
+  JAX returns before a step has run, so the loop must wait for the results (fetch the window's metrics) before `read`
+  and before `paused`, and for the first step's before the first `step`: that step is not counted, it compiles.
+
+  Args:
+    tokens_per_step: positions of the global batch, padding included: sequences times length.
+    flops_per_step: `flops.model_flops(config).per_step`.
+    num_devices: devices of the whole run.
+    device_kind: `jax.devices()[0].device_kind`; where its peak is unknown, `read` gives FLOP/s in place of MFU.
+    clock: seconds; another one in tests.
+  """
+
+  def __init__(self, *, tokens_per_step: int, flops_per_step: float, num_devices: int, device_kind: str,
+               clock: Callable[[], float] = time.perf_counter):
+    self._tokens, self._flops, self._clock = tokens_per_step, flops_per_step, clock
+    peak = hardware_peak(device_kind)
+    self._peak = None if peak is None else peak * num_devices
+    self._compiled = False
+    self._restart()
+
+  def _restart(self) -> None:
+    self._start, self._excluded, self._waited, self._num_steps = self._clock(), 0.0, 0.0, 0
+
+  def step(self) -> None:
+    """Counts one finished (or dispatched) step; the first only starts the clock."""
+    if self._compiled:
+      self._num_steps += 1
+    else:
+      self._compiled = True
+      self._restart()
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """Time inside is spent waiting for data; it counts, and is reported as a share."""
+    start = self._clock()
+    try:
+      yield
+    finally:
+      self._waited += self._clock() - start
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Time inside does not count: evaluation, checkpoints, logging."""
+    start = self._clock()
+    try:
+      yield
+    finally:
+      self._excluded += self._clock() - start
+
+  def read(self) -> dict[str, float]:
+    """train/tokens_per_second, /step_ms, /data_wait_share (0 to 1), and /mfu or /flops_per_second; then restarts.
+
+    Empty while no step after the first has been counted. MFU is against the device's dense bfloat16 peak.
+    """
+    seconds, num_steps, waited = self._clock() - self._start - self._excluded, self._num_steps, self._waited
+    self._restart()
+    if num_steps == 0 or seconds <= 0:
+      return {}
+    flops_per_second = self._flops * num_steps / seconds
+    speed = ({"train/flops_per_second": flops_per_second} if self._peak is None else
+             {"train/mfu": flops_per_second / self._peak})
+    return {"train/tokens_per_second": self._tokens * num_steps / seconds, "train/step_ms": 1000 * seconds / num_steps,
+            "train/data_wait_share": waited / seconds, **speed}
+
+
+class Progress:
+  """One bar for the run on a terminal; elsewhere (a file, a job log) one plain line per log window.
+
+  Args:
+    num_steps: steps of the whole run.
+    start_step: steps that are done already.
+    enabled: True on process 0 only.
+    stream: where to write; the error stream of the process by default, looked up at each call.
+    clock: seconds; another one in tests.
+  """
+
+  def __init__(self, num_steps: int, start_step: int = 0, *, enabled: bool = True, stream=None,
+               clock: Callable[[], float] = time.monotonic):
+    self._num_steps, self._step, self._enabled, self._clock = num_steps, start_step, enabled, clock
+    self._stream = sys.stderr if stream is None else stream
+    self._first: tuple[int, float] | None = None  # step and time of the first line: compilation lies before it
+    self._bar = None
+    if enabled and self._stream.isatty():
+      self._bar = tqdm(total=num_steps, initial=start_step, unit="step", file=self._stream, dynamic_ncols=True)
+
+  def advance(self, step: int) -> None:
+    """`step` updates are done."""
+    if self._bar is not None:
+      self._bar.update(step - self._step)
+    self._step = step
+
+  def show(self, step: int, values: Mapping[str, float]) -> None:
+    """Shows the last window's losses and speed (the names of `StepTimer.read`)."""
+    self.advance(step)
+    if self._bar is not None:
+      self._bar.set_postfix_str(describe(values))
+    elif self._enabled:
+      share = f"{100 * step / self._num_steps:.0f} %" if self._num_steps else "100 %"
+      self._line(f"step {step}/{self._num_steps} ({share})  ETA {self._eta()}  {describe(values)}")
+
+  def message(self, text: str) -> None:
+    """A line of its own, above the bar: an evaluation's result, a checkpoint."""
+    if self._bar is not None:
+      self._bar.write(text, file=self._stream)
+    elif self._enabled:
+      self._line(text)
+
+  def close(self) -> None:
+    """Ends the bar."""
+    if self._bar is not None:
+      self._bar.close()
+
+  def _line(self, text: str) -> None:
+    print(text, file=self._stream, flush=True)
+
+  def _eta(self) -> str:
+    now = self._clock()
+    if self._first is None:
+      self._first = (self._step, now)
+    steps, seconds = self._step - self._first[0], now - self._first[1]
+    if self._step >= self._num_steps:
+      return "0:00"
+    return tqdm.format_interval((self._num_steps - self._step) * seconds / steps) if steps > 0 else "?"
+
+
+def describe(values: Mapping[str, float]) -> str:
+  """Losses and speed in one short line; names that it does not know are left out.
+
+  >>> describe({"mlm/loss": 6.1234, "rtd/loss": 0.3, "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
+  'mlm/loss 6.123  rtd/loss 0.300  81.2k tokens/s  MFU 41.2 %'
+  """
+  parts = [f"{name} {value:.3f}" for name, value in values.items() if name == "loss" or name.endswith("/loss")]
+  if "train/tokens_per_second" in values:
+    parts.append(f"{tqdm.format_sizeof(values['train/tokens_per_second'])} tokens/s")
+  if "train/mfu" in values:
+    parts.append(f"MFU {100 * values['train/mfu']:.1f} %")
+  if "train/flops_per_second" in values:
+    parts.append(f"{tqdm.format_sizeof(values['train/flops_per_second'])}FLOP/s")
+  return "  ".join(parts)

@@ -1,0 +1,129 @@
+"""Where does each array live? One mesh data x fsdp x tensor, one table of rules, one function that places batches."""
+
+import math
+import re
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from electra_jax.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axis. `None` (and any axis not named here) is replicated.
+RULES = {
+  "batch": ("data", "fsdp"),
+  "embed": "fsdp",
+  "hidden": "fsdp",
+  "heads": "tensor",
+  "mlp": "tensor",
+  "vocab": "tensor",
+}
+
+# Parameter path (regular expression, whole match) -> logical axes. Each parameter matches exactly one row.
+PARAMETER_AXES = (
+  (r".*/embeddings/token/embedding", ("vocab", "embed")),
+  (r".*/embeddings/(position|token_type)/embedding", (None, "embed")),
+  (r".*/embeddings_project/kernel", (None, "hidden")),
+  (r".*/attention/(query|key|value)/kernel", ("hidden", "heads")),
+  (r".*/attention/(query|key|value)/bias", ("heads",)),
+  (r".*/attention/output/kernel", ("heads", "hidden")),
+  (r".*/feed_forward/intermediate/kernel", ("hidden", "mlp")),
+  (r".*/feed_forward/intermediate/bias", ("mlp",)),
+  (r".*/feed_forward/output/kernel", ("mlp", "hidden")),
+  (r".*/(mlm_head|rtd_head)/dense/kernel", ("hidden", None)),
+  (r".*/rtd_head/output/kernel", ("hidden", None)),
+  (r".*/mlm_head/output_bias", ("vocab",)),
+  (r".*/(attention|feed_forward)/output/bias", (None,)),
+  (r".*/(embeddings_project|mlm_head/dense|rtd_head/dense|rtd_head/output)/bias", (None,)),
+  (r".*/layer_norm/(scale|bias)", (None,)),
+)
+
+
+def make_mesh(sizes: dict[str, int], devices: list[jax.Device] | None = None) -> Mesh:
+  """The mesh of a config's `mesh` branch; -1 takes the devices that are left.
+
+  Raises:
+    UserError: the product of the axes is not the device count.
+  """
+  devices = jax.devices() if devices is None else devices
+  shape = [sizes[axis] for axis in MESH_AXES]
+  if -1 in shape:
+    shape[shape.index(-1)] = len(devices) // math.prod(size for size in shape if size != -1)
+  if math.prod(shape) != len(devices):
+    raise UserError("The mesh does not use every device", got=f"{dict(sizes)} on {len(devices)} devices",
+                    allowed="data x fsdp x tensor = the device count; one axis may be -1",
+                    fix="set --config.mesh.data=-1, and fsdp and tensor to divisors of the device count")
+  return jax.make_mesh(tuple(shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def partition_spec(*logical_axes: str | None) -> PartitionSpec:
+  """Mesh axes of an array whose dimensions carry these logical axes.
+
+  >>> partition_spec("batch", None, "mlp")
+  PartitionSpec(('data', 'fsdp'), None, 'tensor')
+  """
+  return PartitionSpec(*(RULES.get(axis) for axis in logical_axes))
+
+
+def constrain(x: Array, *logical_axes: str | None) -> Array:
+  """Tells the compiler how an activation is split; without a mesh (unit tests) it does nothing."""
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  return jax.lax.with_sharding_constraint(x, partition_spec(*logical_axes))
+
+
+def path_name(path: tuple) -> str:
+  """`discriminator/layer_07/attention/query/kernel` from a tree path."""
+  return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def parameter_shardings(params, mesh: Mesh):
+  """A NamedSharding for every parameter (arrays or shapes).
+
+  Raises:
+    ValueError: a parameter matches no rule of PARAMETER_AXES, or more than one.
+    UserError: a dimension cannot be divided over its mesh axis.
+  """
+
+  def place(path, leaf):
+    name = path_name(path)
+    found = [axes for pattern, axes in PARAMETER_AXES if re.fullmatch(pattern, name)]
+    if len(found) != 1:
+      raise ValueError(f"{len(found)} rows of sharding.PARAMETER_AXES match the parameter {name}; exactly one must. "
+                       "Add or narrow a row.")
+    spec = partition_spec(*found[0])
+    for size, axis in zip(leaf.shape, spec):
+      if axis and size % mesh.shape[axis]:
+        raise UserError(f"The parameter {name} cannot be split over the mesh", got=f"a dimension of {size} over mesh "
+                        f"axis {axis!r} of {mesh.shape[axis]} devices", allowed="sizes that the axis divides",
+                        fix=f"choose --config.mesh.{axis} as a divisor of {size}")
+    return NamedSharding(mesh, spec)
+
+  return jax.tree_util.tree_map_with_path(place, params)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+  """Rows of a batch over the data and fsdp axes."""
+  return NamedSharding(mesh, partition_spec("batch"))
+
+
+def check_batch_size(batch_size: int, mesh: Mesh, key: str) -> None:
+  """Every device must get the same number of rows.
+
+  Raises:
+    UserError: it does not.
+  """
+  shards = mesh.shape["data"] * mesh.shape["fsdp"]
+  if batch_size % shards:
+    raise UserError(f"{key} cannot be divided over the devices", got=f"{batch_size} sequences over {shards} devices "
+                    "(mesh.data x mesh.fsdp)", allowed=f"multiples of {shards}",
+                    fix=f"use {-(-batch_size // shards) * shards}, or fewer devices on mesh.data and mesh.fsdp")
+
+
+def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
+  """This process's rows as part of one global array, split over the mesh's data axes: where data meets devices."""
+  placement = batch_sharding(mesh)
+  return {name: jax.make_array_from_process_local_data(placement, rows) for name, rows in batch.items()}

@@ -1,0 +1,140 @@
+"""How did the runs go? Draws the curves of one or several workdirs into one picture.
+
+    python -m electra_jax.tools.plot_run WORKDIR [WORKDIR ...] [--out=curves.png] [--log_steps]
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+
+from electra_jax import metrics
+from electra_jax.errors import UserError
+
+# Title, unit of the y axis, and the curves: (split, metric, label, line). A split of None means any.
+PANELS = (
+  ("Masked language model: loss", "cross-entropy [nats per masked token]", (
+    ("train", "mlm/loss", "training", "-"),
+    ("eval", "mlm/loss", "held-out", "o-"),
+    (None, "eval/unigram_entropy", "unigram entropy of held-out tokens", "--"))),
+  ("Replaced-token detection: loss", "binary cross-entropy [nats per token]", (
+    ("train", "rtd/loss", "training", "-"),
+    ("eval", "rtd/loss", "held-out", "o-"))),
+  ("Replaced-token detection: quality", "share (accuracy) or area (AUC), 0 to 1", (
+    ("train", "rtd/accuracy", "accuracy, training", "-"),
+    ("eval", "rtd/accuracy", "accuracy, held-out", "o-"),
+    ("eval", "rtd/auc", "AUC, held-out", "s--"))),
+  ("Speed", "tokens per second", (("train", "train/tokens_per_second", "training", "-"),)),
+)
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+CONSTANTS = ("eval/unigram_entropy",)  # drawn as a level across the panel
+
+
+def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> str:
+  """Draws loss, quality and speed over steps, the runs overlaid, and returns `out`; the file appears whole.
+
+  Panels without a value in any run (RTD of a masked LM) are left out.
+
+  Args:
+    workdirs: folders with a metrics.jsonl.
+    out: the picture's path; its ending gives the format: png, pdf, svg.
+    log_steps: a logarithmic step axis: the fast beginning of a long run in view.
+
+  Raises:
+    UserError: a workdir has no metrics, none of them can be drawn, or `out` cannot be written.
+  """
+  runs = {_label(workdir, workdirs): metrics.read_rows(workdir) for workdir in workdirs}
+  panels = [panel for panel in PANELS
+            if any(_curve(rows, *curve[:2])[0] for rows in runs.values() for curve in panel[2])]
+  if not panels:
+    raise UserError("The runs have no curve to draw", got=", ".join(workdirs), fix="wait for the run's first log line",
+                    allowed="rows with one of " + ", ".join(curve[1] for panel in PANELS for curve in panel[2]))
+  try:
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state
+  except ImportError as error:
+    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
+                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
+  columns = min(2, len(panels))
+  lines = math.ceil(len(panels) / columns)
+  figure = Figure(figsize=(6.5 * columns, 4.0 * lines), layout="constrained")
+  for index, panel in enumerate(panels):
+    _draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
+  _save(figure, out)
+  return out
+
+
+def _label(workdir: str, workdirs: Sequence[str]) -> str:
+  """The folder's name, or its path where two share the name."""
+  names = [os.path.basename(os.path.abspath(other)) for other in workdirs]
+  name = os.path.basename(os.path.abspath(workdir))
+  return name if names.count(name) == 1 else workdir
+
+
+def _curve(rows: list[dict], split: str | None, name: str) -> tuple[list[int], list[float]]:
+  """(steps, values) of a metric; empty if it has no finite value."""
+  points = [(row["step"], row[name]) for row in rows if name in row and split in (None, row["split"])]
+  if not any(math.isfinite(value) for _, value in points):
+    return [], []
+  return [step for step, _ in points], [value for _, value in points]
+
+
+def _draw(axes, panel, runs: dict[str, list[dict]], log_steps: bool) -> None:
+  """One panel: with one run a colour per curve, with several a colour per run and a line style per curve."""
+  title, unit, curves = panel
+  for run_index, (run, rows) in enumerate(runs.items()):
+    for curve_index, (split, name, label, line) in enumerate(curves):
+      steps, values = _curve(rows, split, name)
+      if not steps:
+        continue
+      style = dict(color=COLOURS[(run_index if len(runs) > 1 else curve_index) % len(COLOURS)],
+                   label=label if len(runs) == 1 else f"{run}: {label}")
+      if name in CONSTANTS:
+        axes.axhline(next(v for v in reversed(values) if math.isfinite(v)), linestyle=line, linewidth=1.2, **style)
+      else:
+        marker = "." if len(steps) == 1 and line == "-" else ""  # a single point has no line
+        axes.plot(steps, values, marker + line, linewidth=1.2, markersize=4, **style)
+  axes.set(title=title, xlabel="step (optimizer updates)", ylabel=unit)
+  if log_steps:
+    axes.set_xscale("log")
+  if unit == "tokens per second":
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+  axes.grid(alpha=0.3)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(fontsize="small", frameon=False)
+
+
+def _save(figure, out: str) -> None:
+  partial = f"{out}.partial-{os.getpid()}"
+  kind = os.path.splitext(out)[1].lstrip(".").lower() or "png"
+  try:
+    figure.savefig(partial, format=kind, dpi=120)
+    os.replace(partial, out)
+  except (OSError, ValueError) as error:
+    if os.path.exists(partial):
+      os.remove(partial)
+    raise UserError(f"The picture {out} cannot be written", got=str(error),
+                    allowed="a path in a writable folder that ends in .png, .pdf or .svg",
+                    fix="set another --out") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """The command; returns its exit status: 0, or 2 for a mistake of the user."""
+  parser = argparse.ArgumentParser(prog="python -m electra_jax.tools.plot_run", description=__doc__.splitlines()[0])
+  parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="a run's folder, with metrics.jsonl")
+  parser.add_argument("--out", default="", help="the picture; default: curves.png in the first WORKDIR")
+  parser.add_argument("--log_steps", action="store_true", help="logarithmic step axis")
+  flags = parser.parse_args(arguments)
+  try:
+    print(plot_runs(flags.workdirs, flags.out or os.path.join(flags.workdirs[0], "curves.png"),
+                    log_steps=flags.log_steps))
+  except UserError as error:
+    print(error, file=sys.stderr)
+    return 2
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

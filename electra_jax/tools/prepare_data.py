@@ -1,0 +1,99 @@
+"""How is a corpus prepared ahead of a run? Tokenizer and shards in one command, for one run or for many."""
+
+import os
+
+from absl import flags
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax.data import documents, shards, tokenizers
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
+flags.DEFINE_string("out", None, "Folder that gets tokenizer/ and shards/; it may be the workdir of a coming run.")
+
+USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first where the config names none.
+
+  python -m electra_jax.tools.prepare_data --config=configs/base.py --config.data.path=/path/to/text --out=data/base
+
+A run then uses them with
+  --config.data.shards_path=data/base/shards --config.data.tokenizer.path=data/base/tokenizer
+or finds them by itself with --workdir=data/base.
+
+--config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
+folder, a quoted glob, or pydoc: (English that the installed Python carries, to try things out). Shards that stand
+there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes."""
+
+
+def prepare_data(config, out: str) -> dict:
+  """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards`; returns the shards' manifest.
+
+  Raises:
+    UserError: whatever reading, training, packing or writing has to say.
+  """
+  tokenizer = make_tokenizer(config.data, os.path.join(out, "tokenizer"), config.seed)
+  return shards.prepare(config.data, tokenizer, os.path.join(out, "shards"), config.seed)
+
+
+def make_tokenizer(config_data, directory: str, seed: int) -> tokenizers.Tokenizer:
+  """The tokenizer that stands in the directory; else a copy of the one that the config names; else a new one."""
+  if os.path.isdir(directory) and os.listdir(directory):
+    print(f"Using the tokenizer in {directory}.", flush=True)
+    return tokenizers.load_tokenizer(directory, config_data.tokenizer)
+  if config_data.tokenizer.path:
+    tokenizer = tokenizers.load_tokenizer(config_data.tokenizer.path, config_data.tokenizer)
+    tokenizer.save(directory)
+    return tokenizer
+  return tokenizers.train_tokenizer(config_data.tokenizer, documents.training_texts(config_data), directory, seed)
+
+
+def statistics_table(manifest: dict) -> str:
+  """The manifest's statistics as a table.
+
+  >>> numbers = dict(documents=2, paragraphs=3, text_bytes=90, tokens=20, unknown_tokens=1, dropped_tokens=0,
+  ...                examples=1, padding_share=0.25)
+  >>> print(statistics_table({"statistics": {"seconds": 2.0, "train": numbers, "heldout": numbers}}))
+                        train      heldout
+  documents                 2            2
+  paragraphs                3            3
+  text bytes               90           90
+  tokens                   20           20
+  unknown tokens       5.000%       5.000%
+  dropped tokens            0            0
+  examples                  1            1
+  padding              25.00%       25.00%
+  2.0 seconds, 20 tokens/s
+  """
+  statistics = manifest["statistics"]
+  splits = [statistics[split] for split in shards.SPLITS]
+
+  def counts(*names):
+    return [(name.replace("_", " "), [f"{split[name]:,}" for split in splits]) for name in names]
+
+  unknown = [f"{split['unknown_tokens'] / max(1, split['tokens']):.3%}" for split in splits]
+  rows = [("", shards.SPLITS), *counts("documents", "paragraphs", "text_bytes", "tokens"), ("unknown tokens", unknown),
+          *counts("dropped_tokens", "examples"), ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
+  lines = [f"{name:14}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
+  seconds = statistics["seconds"]
+  speed = sum(split["tokens"] for split in splits) / max(seconds, 1e-9)
+  return "\n".join([*lines, f"{seconds:,.1f} seconds, {speed:,.0f} tokens/s"])
+
+
+def main(argv: list[str]) -> None:
+  """Reads the flags, prepares, prints the statistics."""
+  if len(argv) > 1:
+    raise UserError("Arguments that are no flags", got=" ".join(argv[1:]), allowed="flags such as --out=DIR",
+                    fix="write --name=value without blanks around the equals sign")
+  out = FLAGS.out or FLAGS.workdir
+  if FLAGS.config is None or not out:
+    raise UserError("--config and --out are needed", got=f"--out={out or ''}", allowed="a recipe and a folder",
+                    fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
+  config = config_lib.resolve(FLAGS.config)
+  print(statistics_table(prepare_data(config, out)))
+  print(f"Use them with --config.data.shards_path={os.path.join(out, 'shards')} "
+        f"--config.data.tokenizer.path={os.path.join(out, 'tokenizer')}")
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE)

@@ -1,0 +1,110 @@
+"""What does the model see? Rows of a training batch as text: before masking, masked, (after corruption)."""
+
+import os
+
+import numpy as np
+from absl import flags
+from rich.console import Console
+from rich.text import Text
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax.data import order, pipeline, shards, tokenizers
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
+flags.DEFINE_string("shards", None, "Folder of shards, the tokenizer beside it or in --config.data.tokenizer.path; "
+                    "not needed with --workdir.")
+flags.DEFINE_integer("step", 0, "The step whose batch is shown.", lower_bound=0)
+flags.DEFINE_integer("rows", 3, "How many rows of the batch to show.", lower_bound=1)
+
+USAGE = """Prints rows of the batch of a step as text: the original, and what the masking policy makes of it.
+
+  Of a run:      python -m electra_jax.tools.show_batch --workdir=runs/tiny --step=100
+  Before a run:  python -m electra_jax.tools.show_batch --config=configs/tiny.py --shards=data/tiny/shards
+
+The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out."""
+
+# How a vocabulary entry reads within a text, by kind of tokenizer; special tokens are set off by spaces.
+PIECES = {
+  "sentencepiece": lambda tokenizer, i, token: token.replace("▁", " "),
+  "wordpiece": lambda tokenizer, i, token: token[2:] if token.startswith("##") else " " + token,
+  "byte_bpe": lambda tokenizer, i, token: tokenizer.decode([i]),
+}
+STYLES = {"original": "bold green", "masked": "bold yellow", "corrupted": "bold red"}
+
+
+def row_lines(batch: pipeline.Batch, row: int, corrupted_ids: np.ndarray | None = None
+              ) -> list[tuple[str, np.ndarray, np.ndarray]]:
+  """(name, ids, is_marked) of each line that shows a row, padding left out.
+
+  Args:
+    batch: NumPy arrays as `pipeline.make_batch_at` makes them.
+    row: of the batch.
+    corrupted_ids: int [batch, length], the discriminator's input; its line marks the ids that were replaced.
+  """
+  real = batch["attention_mask"][row]
+  original = batch["input_ids"][row]
+  chosen = np.zeros(len(real), bool)
+  chosen[batch["masked_positions"][row][batch["masked_weights"][row] > 0]] = True
+  lines = [("original", original, chosen), ("masked", batch["masked_input_ids"][row], chosen)]
+  if corrupted_ids is not None:
+    lines.append(("corrupted", corrupted_ids[row], corrupted_ids[row] != original))
+  return [(name, ids[real], marks[real]) for name, ids, marks in lines]
+
+
+def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
+  """The ids as text with the marked ones in a style, or in ‹› where there are no colours."""
+  text = Text()
+  for i, token, mark in zip(ids.tolist(), tokenizer.tokens(ids.tolist()), marked.tolist()):
+    special = i in tokenizer.special_ids
+    piece = f" {token}" if special else PIECES[tokenizer.kind](tokenizer, i, token)
+    word = piece.lstrip(" ")
+    text.append(piece[:len(piece) - len(word)])
+    if mark and brackets:
+      word = f"‹{word}›"
+    text.append(word, style=style if mark else "dim" if special else None)
+  return text
+
+
+def show(config, directory: str, tokenizer, step: int, rows: int, console: Console) -> None:
+  """Prints the first rows of a step's global batch.
+
+  Raises:
+    UserError: the shards do not fit the config or the tokenizer, or are damaged.
+  """
+  examples = shards.open_shards(directory, "train", config.data, tokenizer)
+  batch_size = config.train.batch_size
+  batch = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=batch_size, seed=config.seed)(step)
+  example_ids, epochs = order.example_order(step, batch_size, len(examples), config.seed)
+  brackets = not console.is_terminal or console.no_color
+  for row in range(min(rows, batch_size)):
+    tokens, targets = int(batch["attention_mask"][row].sum()), int(batch["masked_weights"][row].sum())
+    console.print(Text(f"step {step}, row {row}: example {example_ids[row]:,} of {len(examples):,}, "
+                       f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict", style="bold"), soft_wrap=True)
+    for name, ids, marked in row_lines(batch, row):
+      line = Text(f"  {name:10}").append_text(render(tokenizer, ids, marked, STYLES[name], brackets))
+      console.print(line, soft_wrap=True)
+    console.print()
+
+
+def main(argv: list[str]) -> None:
+  """Reads the flags, finds config, tokenizer and shards, and prints."""
+  if len(argv) > 1:
+    raise UserError("Arguments that are no flags", got=" ".join(argv[1:]), allowed="flags such as --workdir=DIR",
+                    fix="write --name=value without blanks around the equals sign")
+  if not FLAGS.workdir and not (FLAGS.config and FLAGS.shards):
+    raise UserError("Nothing says which data to show", got="neither --workdir nor both --config and --shards",
+                    allowed="--workdir=DIR, or --config=FILE with --shards=DIR",
+                    fix="see `python -m electra_jax.tools.show_batch --help`")
+  config = config_lib.resolve(FLAGS.config) if FLAGS.config else config_lib.load(FLAGS.workdir)
+  directory = FLAGS.shards or config.data.shards_path or os.path.join(FLAGS.workdir, "shards")
+  shards.read_manifest(directory)  # before the tokenizer: a wrong folder lacks both
+  beside = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), "tokenizer")
+  tokenizer = tokenizers.load_tokenizer(beside if os.path.isdir(beside) else config.data.tokenizer.path)
+  show(config, directory, tokenizer, FLAGS.step, FLAGS.rows, Console(highlight=False))
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE)

@@ -1,0 +1,32 @@
+"""Eight CPU devices, a compilation cache that lasts between runs, and shape annotations that are checked."""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Every jaxtyping annotation of the numerical code is checked at trace time.
+install_import_hook(["electra_jax.models", "electra_jax.objectives"], "beartype.beartype")
+
+import jax
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+CACHE = ROOT / ".cache" / "jax"
+
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)  # for the processes that tests start
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+  """The folder of real vocabularies, weights and corpora; tests that need it are skipped, visibly, without it."""
+  if not SHARED.is_dir():
+    pytest.skip(f"real reference data is not here ({SHARED}); the sibling tests on small data run instead")
+  return SHARED

@@ -1,0 +1,201 @@
+"""Batches: the same bytes from either reader, any number of processes, and any starting step."""
+
+import itertools
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from electra_jax.data import order, pipeline
+from electra_jax.errors import UserError
+from tests.data.fakes import FakeTokenizer
+
+TOKENIZER = FakeTokenizer()
+LENGTH = 12
+CONFIG = ConfigDict(dict(masking=dict(rate=0.3, mask_share=0.8, random_share=0.1, num_static_masks=0,
+                                      max_predictions=4)))
+
+
+class FakeExamples:
+  """Examples in memory: number i has 4 + i mod 9 tokens, and every second one has two segments."""
+
+  sequence_length, pad_id = LENGTH, 0
+
+  def __init__(self, number):
+    self.num_tokens = (4 + np.arange(number) % 9).astype(np.int32)
+    self.ids = (10 + np.arange(number)[:, None] * LENGTH + np.arange(LENGTH)).astype(np.int32) % 1000 + 5
+    self.start = np.where(np.arange(number) % 2, self.num_tokens, 3).astype(np.int32)
+    for row, n, start in zip(self.ids, self.num_tokens, self.start):
+      row[n:] = 0
+      row[0] = 1
+      row[[n - 1, start - 1]] = 2
+
+  def __len__(self):
+    return len(self.ids)
+
+  def read(self, example_ids):
+    return self.ids[example_ids], self.num_tokens[example_ids], self.start[example_ids]
+
+
+def make(number=50, batch_size=8, seed=3, **processes):
+  return pipeline.make_batch_at(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=seed, **processes)
+
+
+def assert_equal(a, b):
+  assert a.keys() == b.keys() == pipeline.BATCH_DTYPES.keys()
+  for name, array in a.items():
+    assert array.dtype == b[name].dtype == pipeline.BATCH_DTYPES[name], name
+    assert np.array_equal(array, b[name]), name
+
+
+def concatenate(batches):
+  return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_fields_of_a_batch():
+  examples = FakeExamples(50)
+  batch = make()(5)
+  ids, epochs = order.example_order(5, 8, 50, 3)
+  assert np.array_equal(batch["input_ids"], examples.ids[ids]) and not epochs.any()
+  for row, example in enumerate(ids):
+    n, start = examples.num_tokens[example], examples.start[example]
+    assert batch["attention_mask"][row].tolist() == [True] * n + [False] * (LENGTH - n)
+    assert batch["token_type_ids"][row].tolist() == [int(start <= i < n) for i in range(LENGTH)]
+  assert {name: array.shape for name, array in batch.items()} == {
+    name: (8, 4 if name in ("masked_positions", "masked_ids", "masked_weights") else LENGTH) for name in batch}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+def test_every_example_once_per_epoch_over_processes(processes):
+  """The rows of all processes are the global batch of one process, across the ends of epochs."""
+  number, size = 50, 8
+  whole = make(number, size)
+  local = [make(number, size, process_index=p, process_count=processes) for p in range(processes)]
+  seen = []
+  for step in range(2 * number // size + 1):
+    rows = [batch_at(step) for batch_at in local]
+    assert all(len(batch["input_ids"]) == size // processes for batch in rows)
+    assert_equal(concatenate(rows), whole(step))
+    seen += [row.tobytes() for batch in rows for row in batch["input_ids"]]
+  rows = {row.tobytes() for row in FakeExamples(number).ids}
+  assert len(rows) == number
+  assert set(seen[:number]) == set(seen[number:2 * number]) == rows
+
+
+@pytest.mark.parametrize("reader", ["tf", "threads", "auto"])
+def test_readers_give_the_same_bytes_from_any_step(reader):
+  batch_at = make()
+  for start, stop in ((0, 17), (9, 17), (16, 17), (17, 17), (20, 17)):
+    batches = list(pipeline.train_batches(batch_at, start, stop, reader, prefetch_batches=3))
+    assert len(batches) == max(0, stop - start)
+    for step, batch in zip(range(start, stop), batches):
+      assert_equal(batch, batch_at(step))
+
+
+@pytest.mark.parametrize("reader", ["tf", "threads"])
+def test_exceptions_arrive_unchanged_and_in_order(reader):
+  good = make()
+
+  def batch_at(step):
+    if step >= 5:
+      raise UserError(f"Shard of step {step}", got="x", allowed="y", fix="z")
+    return good(step)
+
+  batches = pipeline.train_batches(batch_at, 2, 100, reader, prefetch_batches=4)
+  assert [len(next(batches)["input_ids"]) for _ in range(3)] == [8] * 3
+  with pytest.raises(UserError) as error:
+    next(batches)
+  assert str(error.value).startswith("Shard of step 5.\n  got:     x")
+
+
+@pytest.mark.parametrize("reader", ["tf", "threads"])
+def test_consumer_may_stop_early(reader):
+  made = []
+  good = make()
+
+  def batch_at(step):
+    made.append(step)
+    return good(step)
+
+  batches = pipeline.train_batches(batch_at, 0, 10**9, reader, prefetch_batches=2)
+  for _ in itertools.islice(batches, 3):
+    pass
+  batches.close()
+  time.sleep(0.05)
+  count = len(made)
+  assert max(made) < 60  # look-ahead is bounded
+  time.sleep(0.1)
+  assert len(made) == count
+  assert not [thread for thread in threading.enumerate() if thread.name.startswith("batch")]
+
+
+def test_threads_look_ahead_is_bounded():
+  made = []
+  good = make()
+
+  def batch_at(step):
+    made.append(step)
+    return good(step)
+
+  batches = pipeline.train_batches(batch_at, 0, 100, "threads", prefetch_batches=3)
+  next(batches)
+  time.sleep(0.1)
+  assert sorted(made) == [0, 1, 2, 3, 4]
+  batches.close()
+
+
+def test_without_tensorflow(monkeypatch):
+  monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
+  batch_at = make()
+  for step, batch in enumerate(pipeline.train_batches(batch_at, 0, 3, "auto", 2)):
+    assert_equal(batch, batch_at(step))
+  with pytest.raises(UserError) as error:
+    next(pipeline.train_batches(batch_at, 0, 3, "tf", 2))
+  assert "pip install tensorflow-cpu" in str(error.value) and "threads" in str(error.value)
+
+
+def test_tensorflow_is_imported_only_by_its_reader():
+  import subprocess
+  program = ("import sys; from electra_jax.data import pipeline, shards; "
+             "list(pipeline.train_batches(lambda step: {}, 0, 3, 'threads', 2)); "
+             "sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)")
+  assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("call", ["train", "eval"])
+def test_batch_must_divide_between_processes(call):
+  with pytest.raises(UserError) as error:
+    if call == "train":
+      make(batch_size=10, process_index=0, process_count=4)
+    else:
+      pipeline.eval_batches(FakeExamples(5), CONFIG, TOKENIZER, batch_size=10, seed=0, process_count=4)
+  assert "batch size 10, 4 processes" in str(error.value) and "set the batch size to 12" in str(error.value)
+
+
+def test_no_examples():
+  with pytest.raises(UserError):
+    make(number=0)
+  assert list(pipeline.eval_batches(FakeExamples(0), CONFIG, TOKENIZER, batch_size=4, seed=0)) == []
+
+
+@pytest.mark.parametrize(("number", "batch_size", "max_examples", "batches", "examples"), [
+  (10, 4, 0, 3, 10), (3, 32, 0, 1, 3), (8, 4, 0, 2, 8), (10, 4, 7, 2, 7), (10, 4, 99, 3, 10)])
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_evaluation_sees_every_example_once(number, batch_size, max_examples, batches, examples, processes):
+  """Bug 25: nothing is dropped from the last batch, and what fills it up counts nothing."""
+  local = [list(pipeline.eval_batches(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=1,
+                                      max_examples=max_examples, process_index=p, process_count=processes))
+           for p in range(processes)]
+  assert {len(rows) for rows in local} == {batches}
+  assert {len(batch["input_ids"]) for rows in local for batch in rows} == {batch_size // processes}
+  whole = concatenate([concatenate(rows) for rows in zip(*local)])
+  assert np.array_equal(whole["input_ids"][:examples], FakeExamples(number).ids[:examples])
+  assert whole["masked_weights"][:examples].any(1).all()
+  fill = {name: array[examples:] for name, array in whole.items()}
+  assert not any(array.any() for array in fill.values())  # padding id 0, attention False, weights 0
+  again = list(pipeline.eval_batches(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=1,
+                                     max_examples=max_examples))
+  assert_equal(concatenate(again), whole)

@@ -1,0 +1,180 @@
+"""Which parameters does each objective move, and what is its loss before any training? Also: losses by hand."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from electra_jax import metrics, objectives, sharding
+from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.objectives import losses, sampling
+
+TRANSFORMER = TransformerConfig(
+  vocab_size=128, num_tokens=100, embedding_size=16, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+  num_attention_heads=2, max_position_embeddings=16, position_offset=0, type_vocab_size=2, hidden_act="gelu",
+  hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, layer_norm_eps=1e-12, initializer_range=0.02,
+  dtype=jnp.dtype("float32"))
+GENERATOR = FrozenConfigDict(dict(hidden_size=16, intermediate_size=32, num_attention_heads=1, num_hidden_layers=1))
+OBJECTIVE = ConfigDict(dict(name="rtd", mlm_weight=1.0, rtd_weight=50.0, weight_tying="token_embeddings",
+                            sampling_temperature=1.0))
+
+
+def make(name, **changes):
+  config = OBJECTIVE.copy_and_resolve_references()
+  config.update(name=name, **changes)
+  return objectives.make(TRANSFORMER, GENERATOR, config, num_steps=10)
+
+
+def make_batch(rows=8, seed=0):
+  rng = np.random.default_rng(seed)
+  ids = rng.integers(5, 100, (rows, 16))
+  mask = np.arange(16) < rng.integers(8, 17, (rows, 1))
+  positions = np.sort(rng.permuted(np.tile(np.arange(1, 8), (rows, 1)), axis=1)[:, :3], axis=1)
+  weights = np.ones((rows, 3), np.float32)
+  weights[:, 2] = rng.integers(0, 2, rows)
+  masked = ids.copy()
+  for row in range(rows):
+    masked[row, positions[row][weights[row] > 0]] = 3
+  batch = dict(input_ids=ids, masked_input_ids=masked, token_type_ids=np.zeros_like(ids), attention_mask=mask,
+               masked_positions=positions, masked_ids=np.take_along_axis(ids, positions, 1), masked_weights=weights)
+  return {k: jnp.asarray(v, {np.dtype("int64"): jnp.int32}.get(v.dtype, v.dtype)) for k, v in batch.items()}
+
+
+def value_and_gradients(objective, batch, params, train=False):
+  @jax.jit
+  def run(params):
+    loss = objective.phases[0].loss
+    return jax.value_and_grad(loss, has_aux=True)(params, batch, jax.random.key(1), train,
+                                                  objective.count_targets(batch))
+
+  (loss, pairs), gradients = run(params)
+  flat = {sharding.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(gradients)}
+  return loss, pairs, flat
+
+
+def moved(gradients, pattern):
+  """How many of the parameters that match get a gradient, and how many match."""
+  chosen = [leaf for path, leaf in gradients.items() if re.fullmatch(pattern, path)]
+  return sum(bool((leaf != 0).any()) for leaf in chosen), len(chosen)
+
+
+# objective and changes -> {group of parameters: does it get a gradient?}
+GRADIENTS = {
+  "mlm": ({}, {"encoder/embeddings/.*": True, "encoder/layer_.*": True, "encoder/mlm_head/.*": True}),
+  "rtd": ({}, {"discriminator/embeddings/.*": True, "discriminator/layer_.*": True, "discriminator/rtd_head/.*": True,
+               "generator/layer_.*": True, "generator/mlm_head/.*": True, "generator/embeddings/.*": True}),
+  "rtd without generator loss": ({"mlm_weight": 0.0}, {"generator/.*": False, "discriminator/layer_.*": True,
+                                                       "discriminator/embeddings/token/embedding": True}),
+  "rtd without discriminator loss": ({"rtd_weight": 0.0}, {
+    "generator/layer_.*": True, "discriminator/layer_.*": False, "discriminator/rtd_head/.*": False,
+    "discriminator/embeddings/token/embedding": True, "discriminator/embeddings/position/.*": False}),
+  "rtd untied": ({"weight_tying": "none"}, {"generator/embeddings/token/embedding": True,
+                                            "discriminator/embeddings/token/embedding": True}),
+  "rtd untied without discriminator loss": ({"weight_tying": "none", "rtd_weight": 0.0}, {
+    "generator/embeddings/token/embedding": True, "discriminator/.*": False}),
+}
+
+
+@pytest.mark.parametrize("row", GRADIENTS)
+def test_who_gets_a_gradient(row):
+  changes, groups = GRADIENTS[row]
+  objective, batch = make(row.split()[0], **changes), make_batch()
+  params = jax.jit(objective.init)(jax.random.key(0), batch)
+  gradients = value_and_gradients(objective, batch, params)[2]
+  for pattern, expected in groups.items():
+    count, total = moved(gradients, pattern)
+    # A key bias shifts every score of a row alike, so its gradient is zero up to rounding in any model.
+    assert total > 0 and count == (total if expected else 0), (pattern, count, total)
+
+
+def test_generator_body_does_not_see_the_discriminator():
+  """bug-reports 9: with untied embeddings, λ = 50 and λ = 0 give the generator the same gradient, bit for bit."""
+  batch = make_batch()
+  params = jax.jit(make("rtd", weight_tying="none").init)(jax.random.key(0), batch)
+  with_rtd = value_and_gradients(make("rtd", weight_tying="none"), batch, params)[2]
+  without = value_and_gradients(make("rtd", weight_tying="none", rtd_weight=0.0), batch, params)[2]
+  names = [name for name in with_rtd if name.startswith("generator/")]
+  assert names and all(np.array_equal(with_rtd[name], without[name]) for name in names)
+
+
+@pytest.mark.parametrize("name", ["mlm", "rtd"])
+def test_loss_at_initialisation(name):
+  """A new model knows nothing: ln(vocabulary) for the masked LM, ln 2 for the discriminator."""
+  objective, batch = make(name), make_batch(rows=64)
+  params = jax.jit(objective.init)(jax.random.key(0), batch)
+  loss, pairs, _ = value_and_gradients(objective, batch, params)
+  values = metrics.summarise(metrics.add_pairs([pairs]))
+  assert values["mlm/loss"] == pytest.approx(np.log(100), abs=0.05)
+  if name == "rtd":
+    assert values["rtd/loss"] == pytest.approx(np.log(2), abs=0.05)
+    assert float(loss) == pytest.approx(values["mlm/loss"] + 50 * values["rtd/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mlm", "rtd"])
+def test_bfloat16_is_finite_and_close(name):
+  batch = make_batch()
+  objective = make(name)
+  params = jax.jit(objective.init)(jax.random.key(0), batch)
+  half = dataclasses.replace(TRANSFORMER, dtype=jnp.dtype("bfloat16"))
+  config = OBJECTIVE.copy_and_resolve_references()
+  config.name = name
+  objective_half = objectives.make(half, GENERATOR, config, num_steps=10)
+  exact, rounded = (value_and_gradients(o, batch, params) for o in (objective, objective_half))
+  assert all(jnp.isfinite(leaf).all() and leaf.dtype == jnp.float32 for leaf in rounded[2].values())
+  assert metrics.summarise(rounded[1])["mlm/loss"] == pytest.approx(metrics.summarise(exact[1])["mlm/loss"], rel=0.01)
+
+
+def test_replaced_label_when_the_sample_is_the_original():
+  """bug-reports 7: label 1 only where the id differs."""
+  ids = jnp.array([[7, 8, 9]])
+  place, weight = jnp.array([[1]]), jnp.array([[1.0]])
+  for sample, expected in ((8, [0, 0, 0]), (5, [0, 1, 0])):
+    corrupted = sampling.replace_ids(ids, place, jnp.array([[sample]]), weight)
+    assert (corrupted != ids).astype(int).tolist() == [expected]
+
+
+def test_samples_follow_the_softmax_and_never_leave_the_vocabulary():
+  logits = jnp.log(jnp.array([0.5, 0.3, 0.2, 1.0])) + jnp.array([0.0, 0.0, 0.0, MASK_BIAS])
+  draws = sampling.sample_ids(jax.random.key(0), jnp.broadcast_to(logits, (1, 50_000, 4)))
+  shares = np.bincount(np.asarray(draws).ravel(), minlength=4) / 50_000
+  np.testing.assert_allclose(shares, [0.5, 0.3, 0.2, 0.0], atol=0.01)
+  assert shares[3] == 0
+
+
+def test_temperature_flattens():
+  logits = jnp.broadcast_to(jnp.array([2.0, 0.0]), (1, 20_000, 2))
+  share = float(sampling.sample_ids(jax.random.key(0), logits, temperature=2.0).mean())
+  assert share == pytest.approx(1 / (1 + np.exp(1.0)), abs=0.02)
+
+
+def test_losses_by_hand():
+  rng = np.random.default_rng(0)
+  logits, ids = rng.normal(size=(2, 3, 5)).astype(np.float32), np.array([[0, 4, 2], [1, 1, 3]], np.int32)
+  weights = np.array([[1, 0, 1], [1, 1, 0]], np.float32)
+  loss, correct = losses.cross_entropy(jnp.asarray(logits), jnp.asarray(ids), jnp.asarray(weights))
+  probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  expected = -(np.log(np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]) * weights).sum()
+  assert float(loss) == pytest.approx(expected, rel=1e-5)
+  assert float(correct) == ((logits.argmax(-1) == ids) * weights).sum()
+
+  scores, labels = rng.normal(size=(2, 4)).astype(np.float32), rng.integers(0, 2, (2, 4)).astype(bool)
+  real = np.array([[1, 1, 0, 1], [1, 0, 1, 1]], np.float32)
+  p = 1 / (1 + np.exp(-scores))
+  expected = -((labels * np.log(p) + ~labels * np.log(1 - p)) * real).sum()
+  assert float(losses.binary_cross_entropy(*map(jnp.asarray, (scores, labels, real)))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_auc_over_batches_equals_scikit_learn():
+  from sklearn.metrics import roc_auc_score
+
+  rng = np.random.default_rng(0)
+  labels = rng.random((2, 40, 50)) < 0.15
+  scores = (rng.normal(size=labels.shape) + labels).astype(np.float32)
+  ones = jnp.ones(labels.shape[1:])
+  pairs = [{"rtd/auc": losses.auc_histograms(jnp.asarray(s), jnp.asarray(y), ones)} for s, y in zip(scores, labels)]
+  ours = metrics.summarise(metrics.add_pairs(pairs))["rtd/auc"]
+  assert ours == pytest.approx(roc_auc_score(labels.ravel(), scores.ravel()), abs=1e-3)

@@ -1,0 +1,123 @@
+"""Does the timer leave out what is not training, and does the console read well on and off a terminal?"""
+
+import io
+
+import pytest
+
+from electra_jax import progress
+
+
+class Clock:
+  def __init__(self):
+    self.now = 100.0
+
+  def __call__(self):
+    return self.now
+
+
+def timer(clock, device_kind="cpu", **changes):
+  return progress.StepTimer(**dict(tokens_per_step=1000, flops_per_step=2e12, num_devices=2, device_kind=device_kind,
+                                   clock=clock) | changes)
+
+
+def run_window(clock, steps):
+  """50 s of compilation; then per step 0.1 s of waiting and 0.3 s of work; one evaluation of 20 s."""
+  clock.now += 50
+  steps.step()
+  for _ in range(5):
+    with steps.waiting():
+      clock.now += 0.1
+    clock.now += 0.3
+    steps.step()
+  with steps.paused():
+    clock.now += 20
+
+
+def test_compilation_and_evaluation_do_not_count():
+  clock = Clock()
+  steps = timer(clock)
+  run_window(clock, steps)
+  assert steps.read() == pytest.approx({"train/tokens_per_second": 2500.0, "train/step_ms": 400.0,
+                                        "train/data_wait_share": 0.25, "train/flops_per_second": 5e12})
+  clock.now += 1.0
+  steps.step()
+  assert steps.read()["train/step_ms"] == pytest.approx(1000.0)  # a window of its own
+
+
+def test_mfu_is_of_all_devices():
+  clock = Clock()
+  steps = timer(clock, "NVIDIA H100 80GB HBM3")
+  run_window(clock, steps)
+  values = steps.read()
+  assert values["train/mfu"] == pytest.approx(5e12 / (2 * 989e12)) and "train/flops_per_second" not in values
+
+
+def test_nothing_to_report_after_the_first_step():
+  clock = Clock()
+  steps = timer(clock)
+  assert steps.read() == {}
+  clock.now += 50
+  steps.step()
+  assert steps.read() == {}
+
+
+def test_pause_ends_when_the_inside_fails():
+  clock = Clock()
+  steps = timer(clock)
+  steps.step()
+  with pytest.raises(RuntimeError), steps.paused():
+    clock.now += 7
+    raise RuntimeError
+  clock.now += 1
+  steps.step()
+  assert steps.read()["train/step_ms"] == pytest.approx(1000.0)
+
+
+VALUES = {"mlm/loss": 5.4321, "mlm/accuracy": 0.1, "rtd/loss": 0.4, "train/tokens_per_second": 31_200.0,
+          "train/step_ms": 12.0, "train/flops_per_second": 2.5e11}
+
+
+def test_plain_lines_off_a_terminal():
+  clock, stream = Clock(), io.StringIO()
+  bar = progress.Progress(100, start_step=20, stream=stream, clock=clock)
+  for step in (30, 40, 100):
+    for done in range(step - 9, step + 1):
+      bar.advance(done)
+    clock.now += 90
+    bar.show(step, VALUES)
+  bar.message("saved")
+  bar.close()
+  speed = "mlm/loss 5.432  rtd/loss 0.400  31.2k tokens/s  250GFLOP/s"
+  assert stream.getvalue().splitlines() == [f"step 30/100 (30 %)  ETA ?  {speed}",
+                                            f"step 40/100 (40 %)  ETA 09:00  {speed}",
+                                            f"step 100/100 (100 %)  ETA 0:00  {speed}", "saved"]
+
+
+def test_one_bar_on_a_terminal():
+  class Terminal(io.StringIO):
+    def isatty(self):
+      return True
+
+  stream = Terminal()
+  bar = progress.Progress(100, start_step=20, stream=stream)
+  bar.advance(50)
+  bar.show(60, VALUES)
+  bar.message("a line above")
+  bar.close()
+  text = stream.getvalue()
+  assert "60/100" in text and "mlm/loss 5.432" in text and "a line above\n" in text and "\r" in text
+
+
+def test_other_processes_are_silent():
+  stream = io.StringIO()
+  bar = progress.Progress(10, enabled=False, stream=stream)
+  bar.show(5, VALUES)
+  bar.message("x")
+  bar.close()
+  assert stream.getvalue() == ""
+
+
+def test_a_run_of_zero_steps():
+  stream = io.StringIO()
+  progress.Progress(0, stream=stream).show(0, {})
+  assert stream.getvalue().startswith("step 0/0 (100 %)  ETA 0:00")
