@@ -227,8 +227,8 @@ def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_
     # Row i goes to micro-batch i mod n: each device keeps its own rows, nothing moves between devices.
     micro_batches = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), batch)
     first = jax.tree.map(lambda x: x[0], micro_batches)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype),
-                         jax.eval_shape(gradients_of, state.params, first, step_rng, True, num_targets))
+    shapes = jax.eval_shape(lambda rows: gradients_of(state.params, rows, step_rng, True, num_targets), first)
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
     numbered = (jnp.arange(accumulation_steps), micro_batches)
     ((loss, pairs), gradients), _ = jax.lax.scan(add_micro_batch, zeros, numbered)
 
@@ -236,7 +236,7 @@ def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_
   updates, opt_state = tx.update(gradients, state.opt_state, state.params)
   params = optax.apply_updates(state.params, keep_trainable(updates, phase.trainable))
   one = jnp.ones(())
-  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.global_norm(gradients), one)}
+  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.tree.norm(gradients), one)}
   return TrainState(state.step + 1, params, opt_state), pairs
 
 

@@ -20,14 +20,14 @@ def make_missing(config_data, workdir: str, seed: int) -> None:
   Raises:
     UserError: the corpus or the vocabulary cannot be read, or the disk refuses; nothing half-made remains.
   """
-  tokenizer = _make_tokenizer(config_data, workdir, seed)
+  tokenizer = make_tokenizer(config_data, workdir, seed)
   directory = shards_directory(config_data, workdir)
-  if not os.path.exists(os.path.join(directory, shards.MANIFEST)):
+  if not shards.exist(directory):
     print(f"No shards in {directory} yet: making them from {config_data.path}.", flush=True)
     shards.prepare(config_data, tokenizer, directory, seed)
 
 
-def _make_tokenizer(config_data, workdir: str, seed: int) -> Tokenizer:
+def make_tokenizer(config_data, workdir: str, seed: int) -> Tokenizer:
   """In this order: the workdir's, the one that data.tokenizer.path names, the one beside the shards, a new one."""
   own = os.path.join(workdir, TOKENIZER_FOLDER)
   if os.path.isdir(own):

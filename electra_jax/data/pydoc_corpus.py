@@ -32,6 +32,8 @@ SKIPPED_FOLDERS = frozenset({"test", "tests", "testing", "site-packages", "dist-
                              "idlelib", "encodings", "pydoc_data", "_vendor", "_vendored", "third_party", "externals",
                              "include"})
 
+SKIPPED_FILES = ("test", "gen_")  # the latter: TensorFlow's generated wrappers, a thousand times "A Tensor of type ..."
+
 MIN_DOCUMENT_CHARACTERS = 400
 MIN_PARAGRAPH_CHARACTERS = 40
 
@@ -92,7 +94,7 @@ def _modules(package: str) -> Iterator[tuple[str, str]]:
     for folder, subfolders, names in os.walk(root):
       subfolders[:] = sorted(name for name in subfolders if name not in SKIPPED_FOLDERS)
       for name in sorted(names):
-        if name.endswith(".py") and not name.startswith("test"):
+        if name.endswith(".py") and not name.startswith(SKIPPED_FILES):
           path = os.path.join(folder, name)
           yield f"{package}/{os.path.relpath(path, root)}", path
 
@@ -143,7 +145,9 @@ _ITEM_SECTION = re.compile(r"(?:\w+ )?(?:parameters?|params?|args|arguments?|ret
 _ITEM = re.compile(r"\*{0,2}`{0,2}[\w.]+`{0,2}(?:, \*{0,2}\w+)*(?: ?\([^)]*\))?:(?:\s+|\Z)")  # "name (type): text"
 _FIELD = re.compile(r":\w+[^:`]*:(?!`)\s*|@\w+.*|[\w*]+(?:, [\w*]+)* : .*")  # ":param x: text", "x, y : int"
 _UNDERLINE = re.compile(r"[=\-~^\"'*+#]{3,}\s*\Z")
-_CODE_LINE = re.compile(r"(?:>>>|\.\.\. |In \[|Out\[|\$ |\|)|.*(?:::=|\+-{3}|={4}|-{4}|Traceback)|(?:import|from) \w+")
+_CODE_STARTS = (">>>", "... ", "In [", "Out[", "$ ", "|")
+_CODE_MARKS = ("::=", "+---", "====", "----", "Traceback")
+_IMPORT = re.compile(r"import \w+$|import \w+ as |from [\w.]+ import ")
 _KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|important|tip|caution|hint)::")
 _MARKUP = (
   (re.compile(r":(?:\w+:)?\w+:`(?:[^`<]*?<)?~(?:[^`>]*\.)?([^`.>]*)>?`"), r"\1"),  # :func:`~a.b.c` -> c
@@ -156,11 +160,11 @@ _MORE_MARKUP = (
   (re.compile(r"\s*\[[#\w, ]+\]_"), ""),  # footnote mark
 )
 _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^*\s][^*]*?)\*{1,2}(?![\w*])")
-_LIST_MARK = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
+_LIST_MARK = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\([a-z]\))\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z])")
 _SENTENCE = re.compile(r"[\"'(]*[A-Z][^\x80-\U0010ffff]*[.!?:][\"')]*\Z", re.DOTALL)
 _WORD = re.compile(r"(?<!\S)[\"'(]*[A-Za-z]+(?:['/-][A-Za-z]+)*[\"')]*[,.;:!?]?[\"')]*(?!\S)")
-_SYMBOLS = re.compile(r"[=<>{}\\|^~@$#_\[\]*]|//|->|\w\(")
+_SYMBOLS = re.compile(r"[=<>{}\\|^~@$#_\[\]*]|->|\w\(")
 
 
 def prose(text: str) -> Iterator[str]:
@@ -188,8 +192,17 @@ def _plain(block: str) -> str:
 def _is_sentence(text: str) -> bool:
   """At least four words, capital to full stop, ASCII, hardly a symbol, and four words of five without digits."""
   num_words = text.count(" ") + 1
-  return (num_words >= 4 and _SENTENCE.match(text) is not None
+  return (num_words >= 4 and "//" not in text and _SENTENCE.match(text) is not None
           and len(_SYMBOLS.findall(text)) * 12 <= num_words and len(_WORD.findall(text)) >= 0.8 * num_words)
+
+
+def _is_underline(line: str) -> bool:
+  return not line[:1].isalnum() and _UNDERLINE.match(line) is not None
+
+
+def _is_code(line: str) -> bool:
+  return line.startswith(_CODE_STARTS) or any(mark in line for mark in _CODE_MARKS) or (
+    line.startswith(("import ", "from ")) and _IMPORT.match(line) is not None)
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -215,7 +228,7 @@ def _prose_lines(text: str) -> Iterator[str | None]:
       yield None
       continue
     indent = len(line) - len(bare)
-    if following and len(bare) < 80 and _UNDERLINE.match(following.strip()):
+    if following and len(bare) < 80 and _is_underline(following.strip()):
       numpy_section = ("code" if _CODE_SECTION.match(bare) else "items" if _ITEM_SECTION.match(bare) else None)
       code_indent = items_indent = None
       yield None
@@ -227,7 +240,7 @@ def _prose_lines(text: str) -> Iterator[str | None]:
     if items_indent is not None and indent <= items_indent:
       items_indent = None
     if (fenced or code_indent is not None or numpy_section == "code" or (numpy_section == "items" and indent == 0)
-        or _CODE_LINE.match(bare) or _UNDERLINE.match(bare)):
+        or _is_code(bare) or _is_underline(bare)):
       yield None
     elif bare.startswith(".. "):
       code_indent = None if _KEPT_DIRECTIVE.match(bare) else indent
@@ -240,7 +253,7 @@ def _prose_lines(text: str) -> Iterator[str | None]:
       yield None
     else:
       item_indent = indent if items_indent is not None and item_indent is None else item_indent
-      mark = (_LIST_MARK.match(bare) or _FIELD.match(bare)
+      mark = (_LIST_MARK.match(bare) or ((bare[0] in ":@" or " : " in bare) and _FIELD.match(bare))
               or (items_indent is not None and indent == item_indent and _ITEM.match(bare)))
       if mark:
         yield None

@@ -1,12 +1,10 @@
 """How is a corpus prepared ahead of a run? Tokenizer and shards in one command, for one run or for many."""
 
-import os
-
 from absl import flags
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.data import documents, shards, tokenizers
+from electra_jax.data import corpus, shards
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -17,9 +15,7 @@ USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first 
 
   python -m electra_jax.tools.prepare_data --config=configs/base.py --config.data.path=/path/to/text --out=data/base
 
-A run then uses them with
-  --config.data.shards_path=data/base/shards --config.data.tokenizer.path=data/base/tokenizer
-or finds them by itself with --workdir=data/base.
+A run then uses both with --config.data.shards_path=data/base/shards, or finds them by itself with --workdir=data/base.
 
 --config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
 folder, a quoted glob, or pydoc: (English that the installed Python carries, to try things out). Shards that stand
@@ -27,25 +23,13 @@ there already are replaced when the new ones are complete. --config.data.num_wor
 
 
 def prepare_data(config, out: str) -> dict:
-  """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards`; returns the shards' manifest.
+  """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards` (anew); returns the shards' manifest.
 
   Raises:
     UserError: whatever reading, training, packing or writing has to say.
   """
-  tokenizer = make_tokenizer(config.data, os.path.join(out, "tokenizer"), config.seed)
-  return shards.prepare(config.data, tokenizer, os.path.join(out, "shards"), config.seed)
-
-
-def make_tokenizer(config_data, directory: str, seed: int) -> tokenizers.Tokenizer:
-  """The tokenizer that stands in the directory; else a copy of the one that the config names; else a new one."""
-  if os.path.isdir(directory) and os.listdir(directory):
-    print(f"Using the tokenizer in {directory}.", flush=True)
-    return tokenizers.load_tokenizer(directory, config_data.tokenizer)
-  if config_data.tokenizer.path:
-    tokenizer = tokenizers.load_tokenizer(config_data.tokenizer.path, config_data.tokenizer)
-    tokenizer.save(directory)
-    return tokenizer
-  return tokenizers.train_tokenizer(config_data.tokenizer, documents.training_texts(config_data), directory, seed)
+  tokenizer = corpus.make_tokenizer(config.data, out, config.seed)
+  return shards.prepare(config.data, tokenizer, corpus.shards_directory(config.data, out), config.seed)
 
 
 def statistics_table(manifest: dict) -> str:
@@ -91,8 +75,7 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
   config = config_lib.resolve(FLAGS.config)
   print(statistics_table(prepare_data(config, out)))
-  print(f"Use them with --config.data.shards_path={os.path.join(out, 'shards')} "
-        f"--config.data.tokenizer.path={os.path.join(out, 'tokenizer')}")
+  print(f"Use them with --config.data.shards_path={corpus.shards_directory(config.data, out)}")
 
 
 if __name__ == "__main__":

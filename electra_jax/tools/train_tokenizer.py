@@ -51,7 +51,10 @@ def main(argv: list[str]) -> None:
 
 def _parse_flags(argv: list[str]) -> list[str]:
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    if _CONFIG.value is not None:
+      _CONFIG.value.to_dict()  # a recipe that could not be loaded says so only when it is used
+    return rest
   except (flags.Error, AttributeError, OSError, ValueError) as error:  # a recipe's own mistakes included
     raise UserError("A flag cannot be understood", got=str(error), allowed="the flags of --help and the keys of "
                     "configs/common.py", fix="correct the flag") from error

@@ -1,0 +1,158 @@
+"""Is every recipe complete and true to its table? Found by glob: a new recipe is tested without a new line here."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from electra_jax import config as config_lib
+from electra_jax import flops, objectives, optim, sharding
+from electra_jax.errors import UserError
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.train_state import count_parameters
+from tests.conftest import ROOT
+
+RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem not in ("__init__", "common"))
+
+# recipe -> (subtree, parameters the paper prints, to the nearest): Table 1 and 2 of ELECTRA; RoBERTa section 5.
+PAPER_PARAMETERS = {
+  "small": ("discriminator", 14e6, 1e6), "base": ("discriminator", 110e6, 10e6),
+  "large": ("discriminator", 335e6, 1e6),
+  "bert_small": ("encoder", 14e6, 1e6), "bert_base": ("encoder", 110e6, 10e6), "bert_large": ("encoder", 335e6, 1e6),
+  "roberta_base": ("encoder", 125e6, 1e6), "roberta_large": ("encoder", 355e6, 1e6),
+}
+# recipe -> training FLOPs of ELECTRA Tables 1 and 2. The batch of RoBERTa's row is "8k".
+PAPER_FLOPS = {"small": 1.4e18, "base": 6.4e19, "large": 7.1e20, "bert_small": 1.4e18, "bert_base": 6.4e19,
+               "bert_large": 7.1e20, "roberta_large": 3.2e21}
+TABLE_4 = {  # ELECTRA Table 4: layers, hidden, FFN, heads, embedding, generator, rate, batch, steps BERT/ELECTRA, length
+  "small": (12, 256, 1024, 4, 128, 1 / 2, 5e-4, 128, 1_450_000, 1_000_000, 128),
+  "base": (12, 768, 3072, 12, 768, 1 / 3, 2e-4, 256, 1_000_000, 766_000, 512),
+  "large": (24, 1024, 4096, 16, 1024, 1 / 4, 2e-4, 2048, 464_000, 400_000, 512),
+}
+
+
+def recipe(name, argument=None):
+  return importlib.import_module(f"configs.{name}").get_config(argument)
+
+
+def abstract_params(given):
+  config = config_lib.resolve(given)
+  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
+                                        dtype=config.train.compute_dtype)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  length, slots = config.data.sequence_length, config.data.masking.max_predictions
+  ids = jax.ShapeDtypeStruct((2, length), jnp.int32)
+  batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids,
+           "attention_mask": jax.ShapeDtypeStruct((2, length), jnp.bool_),
+           "masked_positions": jax.ShapeDtypeStruct((2, slots), jnp.int32)}
+  return config, objective, jax.eval_shape(objective.init, jax.random.key(0), batch)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_builds_and_every_rule_covers_its_parameters(name):
+  config, objective, params = abstract_params(recipe(name))
+  assert objective.encoder_path in params
+  sharding.parameter_shardings(params, sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2}))
+  decays = jax.tree_util.tree_leaves_with_path(optim.decay_mask(params))
+  assert all(decay == (sharding.path_name(path).split("/")[-1] in ("kernel", "embedding")) for path, decay in decays)
+  assert flops.model_flops(config).per_step > 0
+  config_lib.resolve(recipe(name, "tiny"))
+  assert len((ROOT / "configs" / f"{name}.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", PAPER_PARAMETERS)
+def test_parameter_count_rounds_to_the_papers(name):
+  given = recipe(name)
+  given.model.vocab_multiple_size = 1  # the papers count real tokens only
+  subtree, expected, unit = PAPER_PARAMETERS[name]
+  count = count_parameters(abstract_params(given)[2][subtree])
+  assert round(count / unit) == round(expected / unit), count
+
+
+def test_small_discriminator_has_exactly_the_published_parameters():
+  given = recipe("small")
+  given.model.vocab_multiple_size = 1
+  assert count_parameters(abstract_params(given)[2]["discriminator"]) == 13_549_057
+
+
+def test_roberta_base_has_exactly_the_published_parameters():
+  given = recipe("roberta_base")
+  given.model.vocab_multiple_size = 1
+  assert count_parameters(abstract_params(given)[2]["encoder"]) == 124_697_433
+
+
+@pytest.mark.parametrize("name", PAPER_FLOPS)
+def test_training_flops_round_to_the_papers(name):
+  assert flops.paper_flops(config_lib.resolve(recipe(name))).per_run == pytest.approx(PAPER_FLOPS[name], rel=0.04)
+
+
+@pytest.mark.parametrize("size", TABLE_4)
+def test_electra_table_4(size):
+  layers, hidden, ffn, heads, embedding, generator, rate, batch, bert_steps, electra_steps, length = TABLE_4[size]
+  for name, steps in ((size, electra_steps), (f"bert_{size}", bert_steps)):
+    c = config_lib.resolve(recipe(name))
+    assert (c.model.num_hidden_layers, c.model.hidden_size, c.model.intermediate_size, c.model.num_attention_heads,
+            c.model.embedding_size) == (layers, hidden, ffn, heads, embedding)
+    assert (c.optimizer.name, c.optimizer.learning_rate, c.optimizer.schedule) == ("lamb", rate, "linear")
+    assert (c.optimizer.warmup_steps, c.optimizer.epsilon, c.optimizer.weight_decay_rate) == (10_000, 1e-6, 0.01)
+    assert (c.optimizer.beta1, c.optimizer.beta2) == (0.9, 0.999)
+    assert (c.model.hidden_dropout_prob, c.model.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert (c.train.batch_size, c.train.num_steps, c.data.sequence_length) == (batch, steps, length)
+    assert c.data.masking.num_static_masks == 0
+  c = config_lib.resolve(recipe(size))
+  assert (c.objective.name, c.objective.rtd_weight, c.data.masking.policy) == ("rtd", 50, "mask_only")
+  assert c.generator.hidden_size == round(hidden * generator)
+  assert c.generator.hidden_size // c.generator.num_attention_heads == 64  # Table 4: the head size stays
+
+
+@pytest.mark.parametrize("name,rate,warmup", [("roberta_base", 6e-4, 24_000), ("roberta_large", 4e-4, 30_000)])
+def test_roberta_table_9(name, rate, warmup):
+  c = config_lib.resolve(recipe(name))
+  assert (c.optimizer.name, c.optimizer.learning_rate, c.optimizer.warmup_steps) == ("adamw", rate, warmup)
+  assert (c.optimizer.beta1, c.optimizer.beta2, c.optimizer.epsilon) == (0.9, 0.98, 1e-6)
+  assert (c.optimizer.weight_decay_rate, c.optimizer.clip_norm) == (0.01, 0.0)
+  assert (c.train.batch_size, c.train.num_steps) == (8192, 500_000)
+  assert (c.data.format, c.data.tokenizer.kind, c.data.masking.policy) == ("FULL-SENTENCES", "byte_bpe", "bert")
+  assert c.model.max_position_embeddings - c.model.position_offset == 512
+
+
+def test_all_faults_are_reported_at_once():
+  given = recipe("base")
+  given.train.batch_size = 0
+  given.optimizer.clip_norm = -1.0
+  given.model.max_position_embeddings = 128
+  given.data.masking.rate = 1.5
+  with pytest.raises(UserError) as error:
+    config_lib.resolve(given)
+  for key in ("train.batch_size", "optimizer.clip_norm", "model.max_position_embeddings", "data.masking.rate"):
+    assert key in str(error.value)
+
+
+def test_misspelt_choice_suggests_the_right_one():
+  given = recipe("base")
+  given.data.format = "FULL-SENTENCE"
+  with pytest.raises(UserError, match="did you mean FULL-SENTENCES"):
+    config_lib.resolve(given)
+
+
+def test_resolved_config_is_frozen_and_the_recipe_untouched():
+  given = recipe("base")
+  config = config_lib.resolve(given)
+  assert given.generator.hidden_size is None and config.generator.hidden_size == 256
+  with pytest.raises(AttributeError):
+    config.train.num_steps = 3
+
+
+def test_save_load_diff(tmp_path):
+  given = recipe("small")
+  config = config_lib.resolve(given)
+  config_lib.save(str(tmp_path / "config.json"), given, config)
+  loaded = config_lib.load(str(tmp_path))
+  assert config_lib.diff(loaded, config) == {}
+  given.train.log_every_steps = 7
+  changed = config_lib.resolve(given)
+  assert config_lib.check_resumable(loaded, changed, "w") == {"train.log_every_steps": (100, 7)}
+  given.model.hidden_size = 512
+  with pytest.raises(UserError, match=r"model\.hidden_size: 256 in the workdir, 512 asked for"):
+    config_lib.check_resumable(loaded, config_lib.resolve(given), "w")

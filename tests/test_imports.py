@@ -1,0 +1,70 @@
+"""Do imports point one way? The table of layers in docs' and the design's words, held with `ast`."""
+
+import ast
+import pathlib
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Module or folder -> layer. A module imports from lower layers or from its own folder only.
+LAYERS = {
+  "main": 4, "tools": 4,
+  "pretrain": 3, "inference": 3,
+  "objectives": 2, "exchange": 2,
+  "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1,
+  "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "progress": 0, "flops": 0,
+}
+# Modules of one layer that may see each other, from left to right.
+SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("config", "errors"), ("sharding", "errors"),
+            ("distributed", "errors"), ("metrics", "errors"), ("progress", "flops")}
+FORBIDDEN = {  # folder -> packages it must never import
+  "data": {"jax", "flax", "optax"},
+  "models": {"tensorflow", "tensorflow_datasets"},
+  "objectives": {"tensorflow", "tensorflow_datasets"},
+  "optim": {"tensorflow", "tensorflow_datasets"},
+}
+ONLY_IN = {"tensorflow": "data/pipeline.py"}
+FILES = sorted((ROOT / "electra_jax").rglob("*.py"))
+
+
+def imports(path: pathlib.Path) -> set[str]:
+  """Every imported module, also inside functions: `from electra_jax.data import shards` gives electra_jax.data.shards."""
+  found = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      found |= {name.name for name in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      found |= {f"{node.module}.{name.name}" for name in node.names}
+  return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_follow_the_table(path):
+  relative = path.relative_to(ROOT / "electra_jax")
+  own = relative.parts[0].removesuffix(".py")
+  for name in imports(path):
+    package, *rest = name.split(".")
+    where = f"electra_jax/{relative} imports {name}"
+    assert package not in FORBIDDEN.get(own, ()), where
+    assert ONLY_IN.get(package, str(relative)) == str(relative), f"{where}; only {ONLY_IN.get(package)} may"
+    assert package != "configs", f"{where}; the package never imports the recipes"
+    if package == "electra_jax" and rest and own != "__init__":
+      other = rest[0]
+      assert other in LAYERS, f"{where}; {other} has no layer in the table"
+      assert own == other or LAYERS[own] > LAYERS[other] or (own, other) in SIDEWAYS, where
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_stay_readable(path):
+  assert len(path.read_text().splitlines()) <= 400, "the hard limit of a file is 400 lines"
+  assert path.stem not in {"utils", "helpers", "misc", "common"}
+  assert ast.get_docstring(ast.parse(path.read_text())), "a module says which question it answers"
+
+
+def test_recipes_load_without_jax():
+  import subprocess
+  import sys
+
+  code = "import sys; from configs import base; base.get_config(); assert 'jax' not in sys.modules"
+  subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,278 @@
+"""Does the loop keep its promises? Same numbers on every mesh, after every kill, for every way to cut the batch."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from electra_jax import checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.train_state import init_state
+from tests.conftest import ROOT
+from tests.objectives.test_objectives import make_batch
+
+
+def tiny_config(name="rtd", **train):
+  from configs import tiny
+
+  given = tiny.get_config()
+  given.model.update(hidden_size=32, embedding_size=16, num_hidden_layers=1, num_attention_heads=2,
+                     intermediate_size=64, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+  given.data.update(sequence_length=16)
+  given.data.tokenizer.vocab_size = 100
+  given.objective.name = name
+  given.optimizer.update(name="lamb", warmup_steps=2)
+  given.train.update(**{"batch_size": 8, "num_steps": 10, **train})
+  return config_lib.resolve(given)
+
+
+def setup(config, mesh):
+  """(objective, tx, state) on a mesh."""
+  transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32", remat=config.train.remat)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  tx = optim.make(config.optimizer, config.train.num_steps)[0]
+  rows = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), make_batch())
+  return objective, tx, init_state(functools.partial(objective.init, jax.random.key(0), rows), tx, mesh)
+
+
+def run_steps(config, mesh, batches, num_steps=1):
+  objective, tx, state = setup(config, mesh)
+  with jax.set_mesh(mesh):
+    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
+                                    rng=jax.random.key(5), accumulation_steps=config.train.accumulation_steps)
+    for index in range(num_steps):
+      state, pairs = step(state, sharding.put_batch(jax.tree.map(np.asarray, batches[index]), mesh))
+  return jax.device_get(state.params), metrics.summarise(metrics.add_pairs([pairs]))
+
+
+def one_device():
+  return sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+
+
+def assert_close(a, b, tolerance=1e-5):
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance, rtol=tolerance), a, b)
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+  return run_steps(tiny_config(), one_device(), [make_batch()])
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (4, 1, 2), (2, 2, 2)])
+def test_one_step_is_the_same_on_every_mesh(shape, on_one_device):
+  """Dropout and the generator's draws included: random numbers do not depend on the placement."""
+  mesh = sharding.make_mesh(dict(zip(sharding.MESH_AXES, shape)))
+  params, values = run_steps(tiny_config(), mesh, [make_batch()])
+  assert_close(params, on_one_device[0])
+  assert values["loss"] == pytest.approx(on_one_device[1]["loss"], rel=1e-5)
+
+
+def test_state_is_created_sharded():
+  mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2})
+  state = setup(tiny_config(), mesh)[2]
+  kernel = state.params["discriminator"]["layer_00"]["feed_forward"]["intermediate"]["kernel"]
+  assert kernel.sharding.spec == jax.sharding.PartitionSpec("fsdp", "tensor")
+  assert kernel.addressable_shards[0].data.size * 4 == kernel.size
+  moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.shape == kernel.shape]
+  assert moments and all(leaf.sharding.spec == kernel.sharding.spec for leaf in moments)
+
+
+def test_accumulation_divides_by_the_global_target_count():
+  """bug-reports 18: micro-batches with unequal numbers of targets give the gradient of the undivided batch."""
+  no_dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+  config = tiny_config("mlm")
+  config = config_lib.resolve(_with(config, model=no_dropout))
+  batch = make_batch()
+  batch["masked_weights"] = batch["masked_weights"].at[::2].set(0.0)  # half of the micro-batches have no target at all
+  whole, values = run_steps(config, one_device(), [batch])
+  parts, values_of_parts = run_steps(_with(config, train={"accumulation_steps": 4}), one_device(), [batch])
+  assert_close(whole, parts)
+  for name in ("loss", "mlm/loss", "train/gradient_norm"):
+    assert values_of_parts[name] == pytest.approx(values[name], rel=1e-5)
+
+
+def test_remat_changes_nothing(on_one_device):
+  params, _ = run_steps(tiny_config(remat=True), one_device(), [make_batch()])
+  assert_close(params, on_one_device[0])
+
+
+def _with(config, **branches):
+  from ml_collections import ConfigDict, FrozenConfigDict
+
+  changed = ConfigDict(config.to_dict())
+  for branch, values in branches.items():
+    changed[branch].update(values)
+  return FrozenConfigDict(changed)
+
+
+def test_phases_follow_the_step_and_freeze_what_they_say():
+  def loss(params, batch, rng, train, num_targets):
+    return (params["a"]["kernel"] * params["b"]["kernel"]).sum(), {}
+
+  phases = (Phase(2, loss), Phase(3, loss, trainable="b/.*"))
+  objective = Objective(lambda rng, batch: {}, lambda batch: {}, phases, "a")
+  assert [objective.phase_at(step) for step in range(6)] == [(phases[0], 0)] * 2 + [(phases[1], 2)] * 4
+  params = {name: {"kernel": jnp.ones(3)} for name in "ab"}
+  tx = optim.make(tiny_config().optimizer, 10)[0]
+  state = pretrain.TrainState(jnp.int32(2), params, tx.init(params))
+  after, _ = pretrain.update(state, {"x": jnp.ones((2, 1))}, objective=objective, phase=phases[1], tx=tx,
+                             rng=jax.random.key(0), accumulation_steps=1)
+  assert np.array_equal(after.params["a"]["kernel"], params["a"]["kernel"])  # no decay either
+  assert not np.array_equal(after.params["b"]["kernel"], params["b"]["kernel"])
+
+
+def test_a_batch_that_the_devices_do_not_divide_is_refused():
+  mesh = sharding.make_mesh({"data": 4, "fsdp": 2, "tensor": 1})
+  with pytest.raises(UserError, match="use 16"):
+    sharding.check_batch_size(12, mesh, "train.batch_size")
+  with pytest.raises(UserError, match="mesh does not use every device"):
+    sharding.make_mesh({"data": 3, "fsdp": 1, "tensor": 1})
+
+
+# ---- the command, killed and started again ----
+
+WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven", "sailors", "sang", "old", "songs", "about", "home"]
+
+
+def write_corpus(path, num_documents=60):
+  rng = np.random.default_rng(0)
+  path.write_text("\n\n".join("\n".join(" ".join(rng.choice(WORDS, 12)) + "." for _ in range(4))
+                              for _ in range(num_documents)))
+  return path
+
+
+def command(workdir, corpus, *changes, num_steps=20):
+  return [sys.executable, "-m", "electra_jax.main", f"--config={ROOT}/configs/tiny.py:tiny", f"--workdir={workdir}",
+          f"--config.data.path={corpus}", "--config.data.tokenizer.vocab_size=120", "--config.data.sequence_length=32",
+          "--config.data.heldout_share=0.1", "--config.model.hidden_dropout_prob=0.1",
+          "--config.model.intermediate_size=1024", "--config.train.batch_size=32",
+          f"--config.train.num_steps={num_steps}", "--config.train.log_every_steps=1", "--config.data.reader=threads",
+          "--config.checkpoint.every_steps=4", "--config.data.num_workers=1", *changes]
+
+
+def environment():
+  return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+def run(*arguments, **options):
+  return subprocess.run(command(*arguments, **options), env=environment(), cwd=ROOT, capture_output=True, text=True)
+
+
+def training_rows(workdir):
+  """step -> loss of each logged step; timings differ between runs, numbers must not."""
+  rows = [row for row in metrics.read_rows(str(workdir)) if row["split"] == "train"]
+  assert len({row["step"] for row in rows}) == len(rows), "a step is logged twice"
+  return {row["step"]: {k: v for k, v in row.items() if not k.startswith(("train/tokens", "train/step_ms", "train/data",
+                                                                          "train/flops"))} for row in rows}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("uninterrupted")
+  corpus = write_corpus(folder / "corpus.txt")
+  done = run(folder / "run", corpus)
+  assert done.returncode == 0, done.stderr[-3000:]
+  examples = json.loads((folder / "run/shards/manifest.json").read_text())["splits"]["train"]["examples"]
+  assert 12 * 32 // examples >= 1, "the kill must fall into another epoch than the start"
+  return folder / "run", corpus
+
+
+def wait_for_step(workdir, step, process):
+  """Returns as soon as the log shows the step."""
+  path, deadline = workdir / metrics.FILE_NAME, time.monotonic() + 180
+  while time.monotonic() < deadline and process.poll() is None:
+    if path.exists() and f'"step": {step},' in path.read_text():
+      return
+    time.sleep(0.002)
+  raise AssertionError(f"step {step} was never logged")
+
+
+def final_parameters(workdir):
+  return jax.device_get(checkpoints.load_params(str(workdir), step=20)[1])
+
+
+def test_killed_and_restarted_equals_uninterrupted_bit_for_bit(tmp_path, uninterrupted):
+  """bug-reports 19: kill -9 after step 12, start again: every later loss and the final parameters are the same bits."""
+  straight, corpus = uninterrupted
+  workdir = tmp_path / "run"
+  process = subprocess.Popen(command(workdir, corpus), env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+  wait_for_step(workdir, 13, process)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  assert max(training_rows(workdir)) < 20, "the kill came too late to test anything"
+  again = run(workdir, corpus)
+  assert again.returncode == 0, again.stderr[-3000:]
+  assert "Going on from this workdir's checkpoint of step" in again.stdout
+  assert training_rows(workdir) == training_rows(straight)
+  jax.tree.map(np.testing.assert_array_equal, final_parameters(workdir), final_parameters(straight))
+
+
+def test_finished_run_says_so(uninterrupted):
+  straight, corpus = uninterrupted
+  before = final_parameters(straight)
+  again = run(straight, corpus)
+  assert again.returncode == 0 and "This run is finished: 20 of 20 steps are done." in again.stderr
+  jax.tree.map(np.testing.assert_array_equal, final_parameters(straight), before)
+
+
+def test_damaged_newest_checkpoint_is_passed_over(tmp_path, uninterrupted):
+  """The run goes on from the one before and ends with the same bits."""
+  import shutil
+
+  straight, corpus = uninterrupted
+  workdir = tmp_path / "run"
+  shutil.copytree(straight, workdir)
+  files = [path for path in (workdir / "checkpoints/20").rglob("*") if path.is_file() and path.stat().st_size > 2000]
+  for path in files:
+    path.write_bytes(path.read_bytes()[:1000])
+  again = run(workdir, corpus)
+  assert again.returncode == 0, again.stderr[-3000:]
+  assert "The checkpoint of step 20 is damaged" in again.stderr
+  assert "Going on from this workdir's checkpoint of step 16." in again.stdout
+  jax.tree.map(np.testing.assert_array_equal, final_parameters(workdir), final_parameters(straight))
+
+
+def test_another_model_in_the_workdir_is_refused(uninterrupted):
+  straight, corpus = uninterrupted
+  refused = run(straight, corpus, "--config.model.hidden_size=32", "--config.objective.rtd_weight=20.0")
+  assert refused.returncode == 2 and "Traceback" not in refused.stderr
+  assert "model.hidden_size: 64 in the workdir, 32 asked for" in refused.stderr
+  assert "objective.rtd_weight: 50.0 in the workdir, 20.0 asked for" in refused.stderr
+
+
+def test_two_processes_compute_what_one_computes(tmp_path, uninterrupted):
+  """Two processes over loopback, half of each global batch in each: the losses of the single-process run."""
+  import socket
+
+  straight, corpus = uninterrupted
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+  workers = [subprocess.Popen(
+    command(tmp_path / "run", corpus), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    env={**environment(), "COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2", "PROCESS_ID": str(index)})
+    for index in range(2)]
+  outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+  assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
+  alone, together = training_rows(straight), training_rows(tmp_path / "run")
+  assert alone.keys() == together.keys()
+  for step, row in alone.items():
+    assert together[step]["loss"] == pytest.approx(row["loss"], rel=1e-4), step
+
+
+def test_incomplete_process_group_is_refused(monkeypatch):
+  monkeypatch.setenv("NUM_PROCESSES", "2")
+  with pytest.raises(UserError, match="export all three"):
+    distributed.start()
