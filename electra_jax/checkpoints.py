@@ -15,7 +15,7 @@ class Checkpoints:
   """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
 
   def __init__(self, workdir: str, config_checkpoint):
-    self._directory = os.path.abspath(os.path.join(workdir, "checkpoints"))
+    self._directory = _directory(workdir)
     options = ocp.CheckpointManagerOptions(
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
@@ -78,30 +78,54 @@ class Checkpoints:
       raise _storage_error(self._directory, error) from error
 
 
+def saved_steps(workdir: str) -> list[int]:
+  """Steps of the complete checkpoints of a workdir, ascending; empty where there are none."""
+  directory = _directory(workdir)
+  return sorted(ocp.utils.checkpoint_steps(directory)) if os.path.isdir(directory) else []
+
+
 def load_params(workdir: str, abstract_params: PyTree | None = None, step: int | None = None) -> tuple[int, PyTree]:
   """(step, params) of a run's newest (or a given) checkpoint; on the first device unless shardings are given.
 
+  Args:
+    workdir: the run's folder; nothing in it is changed.
+    abstract_params: jax.ShapeDtypeStruct leaves with shardings; without it the shapes are the checkpoint's own.
+    step: of one of `saved_steps`.
+
   Raises:
-    UserError: there is no checkpoint, or not of that step.
+    UserError: there is no checkpoint, or not of that step; it is damaged, or of another model than asked for.
   """
-  directory = os.path.abspath(os.path.join(workdir, "checkpoints"))
-  steps = ocp.utils.checkpoint_steps(directory) if os.path.isdir(directory) else []
+  steps = saved_steps(workdir)
   if not steps or (step is not None and step not in steps):
-    raise UserError(f"No checkpoint to read in {directory}",
-                    got=f"steps {sorted(steps)}, asked for {'the newest' if step is None else step}",
+    raise UserError(f"No checkpoint to read in {_directory(workdir)}",
+                    got=f"steps {steps}, asked for {'the newest' if step is None else step}",
                     allowed="a workdir that `python -m electra_jax.main` has trained in",
                     fix="check the path, or train first: launch/demo.sh makes one in minutes")
   step = max(steps) if step is None else step
-  with ocp.PyTreeCheckpointer() as reader:
-    path = os.path.join(directory, str(step), "default")
-    if abstract_params is None:
-      metadata = reader.metadata(path).item_metadata.tree["params"]
-      device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-      abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), metadata)
-    item = {"params": abstract_params}
-    restore_args = ocp.checkpoint_utils.construct_restore_args(item)
-    restored = reader.restore(path, args=ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True))
-  return step, restored["params"]
+  path = os.path.join(_directory(workdir), str(step))
+  # Composite, although there is one item: the step's folder, which holds the metadata, is what Orbax then opens.
+  with ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler())) as reader:
+    try:
+      if abstract_params is None:
+        metadata = reader.metadata(path).item_metadata["default"].tree["params"]
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), metadata)
+      item = {"params": abstract_params}
+      restore_args = ocp.checkpoint_utils.construct_restore_args(item)
+      default = ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True)
+      restored = reader.restore(path, args=ocp.args.Composite(default=default))
+    except Exception as error:  # Orbax and TensorStore raise many types for damaged files and for other shapes
+      others = ", ".join(str(other) for other in steps if other != step) or "none"
+      raise UserError(f"The parameters in {path} cannot be read",
+                      got=f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}",
+                      allowed="a complete checkpoint of a model with the same sizes and objective",
+                      fix=f"use another step (also there: {others}), or compare the sizes with {workdir}/config.json"
+                      ) from error
+  return step, restored["default"]["params"]
+
+
+def _directory(workdir: str) -> str:
+  return os.path.abspath(os.path.join(workdir, "checkpoints"))
 
 
 def _storage_error(directory: str, error: Exception) -> UserError:

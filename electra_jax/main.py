@@ -29,14 +29,12 @@ reason is in configs/common.py."""
 
 def main(argv: list[str]) -> None:
   """Starts the process group and runs what `config.mode` says."""
-  if len(argv) > 1:
-    raise UserError("Arguments that are no flags", got=" ".join(argv[1:]), allowed="flags such as --workdir=DIR",
-                    fix="write --name=value without blanks around the equals sign")
+  del argv
   for name in ("config", "workdir"):
     if FLAGS[name].value is None:
       raise UserError(f"--{name} is missing", got="nothing", allowed="see `python -m electra_jax.main --help`",
                       fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
-  start_jax(FLAGS.workdir)
+  start_jax()
   from electra_jax import pretrain  # after the start-up: these imports touch jax's devices
 
   modes = {"pretrain": pretrain.pretrain}
@@ -46,7 +44,7 @@ def main(argv: list[str]) -> None:
   modes[FLAGS.config.mode](FLAGS.config, FLAGS.workdir)
 
 
-def start_jax(workdir: str) -> None:
+def start_jax() -> None:
   """Joins the process group and switches the persistent compilation cache on."""
   import jax
 
@@ -58,12 +56,33 @@ def start_jax(workdir: str) -> None:
   distributed.start()
 
 
-def run(main_function, usage: str) -> None:
-  """absl's app.run, with user errors told in four lines instead of a traceback. Exit status 2 for them."""
+def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
+  """absl's app.run for `main` and every tool: user errors are told in four lines, without a traceback.
+
+  The exit status is 2 for them. `usage` is what --help prints above the flags.
+  """
   sys.modules["__main__"].__doc__ = usage
   logging.set_verbosity(logging.WARNING)
+
+  def parse(argv: list[str]) -> list[str]:
+    try:
+      rest = FLAGS(argv)
+      if FLAGS["config"].value is not None:
+        FLAGS.config.to_dict()  # a recipe that cannot be loaded says so only when it is used
+    except (flags.Error, AttributeError, OSError, TypeError, ValueError) as error:
+      if isinstance(error, UserError):
+        raise
+      said = str(error.args[0] if error.args else error).strip().split("\n")
+      got = said[-1] if any(line.startswith("Traceback") for line in said) else "\n    ".join(said)
+      raise UserError("A flag cannot be understood", got=got, allowed="the flags of --help and the keys of "
+                      "configs/common.py", fix="correct the flag") from error
+    if len(rest) > 1 and not takes_arguments:
+      raise UserError("There are arguments that are no flags", got=" ".join(rest[1:]), allowed="--name=value",
+                      fix="write --name=value without blanks around the equals sign")
+    return rest
+
   try:
-    app.run(main_function)
+    app.run(main_function, flags_parser=parse)
   except UserError as error:
     print(f"\nError: {error}", file=sys.stderr)
     sys.exit(2)

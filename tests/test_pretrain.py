@@ -142,7 +142,8 @@ def test_a_batch_that_the_devices_do_not_divide_is_refused():
 
 # ---- the command, killed and started again ----
 
-WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven", "sailors", "sang", "old", "songs", "about", "home"]
+WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven", "sailors",
+         "sang", "old", "songs", "about", "home"]
 
 
 def write_corpus(path, num_documents=60):
@@ -154,7 +155,7 @@ def write_corpus(path, num_documents=60):
 
 def command(workdir, corpus, *changes, num_steps=20):
   return [sys.executable, "-m", "electra_jax.main", f"--config={ROOT}/configs/tiny.py:tiny", f"--workdir={workdir}",
-          f"--config.data.path={corpus}", "--config.data.tokenizer.vocab_size=120", "--config.data.sequence_length=32",
+          f"--config.data.path={corpus}", "--config.data.tokenizer.kind=wordpiece", "--config.data.sequence_length=32",
           "--config.data.heldout_share=0.1", "--config.model.hidden_dropout_prob=0.1",
           "--config.model.intermediate_size=1024", "--config.train.batch_size=32",
           f"--config.train.num_steps={num_steps}", "--config.train.log_every_steps=1", "--config.data.reader=threads",

@@ -1,6 +1,8 @@
 """What does the model see? Rows of a training batch as text: before masking, masked, (after corruption)."""
 
+import functools
 import os
+from collections.abc import Callable
 
 import numpy as np
 from absl import flags
@@ -9,7 +11,7 @@ from rich.text import Text
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.data import order, pipeline, shards, tokenizers
+from electra_jax.data import order, pipeline, sentences, shards, tokenizers
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -24,14 +26,9 @@ USAGE = """Prints rows of the batch of a step as text: the original, and what th
   Of a run:      python -m electra_jax.tools.show_batch --workdir=runs/tiny --step=100
   Before a run:  python -m electra_jax.tools.show_batch --config=configs/tiny.py --shards=data/tiny/shards
 
-The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out."""
+The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out. An ELECTRA run with a
+checkpoint also shows the row as the discriminator reads it: what its newest generator draws for the masks."""
 
-# How a vocabulary entry reads within a text, by kind of tokenizer; special tokens are set off by spaces.
-PIECES = {
-  "sentencepiece": lambda tokenizer, i, token: token.replace("▁", " "),
-  "wordpiece": lambda tokenizer, i, token: token[2:] if token.startswith("##") else " " + token,
-  "byte_bpe": lambda tokenizer, i, token: tokenizer.decode([i]),
-}
 STYLES = {"original": "bold green", "masked": "bold yellow", "corrupted": "bold red"}
 
 
@@ -57,9 +54,9 @@ def row_lines(batch: pipeline.Batch, row: int, corrupted_ids: np.ndarray | None 
 def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
   """The ids as text with the marked ones in a style, or in ‹› where there are no colours."""
   text = Text()
-  for i, token, mark in zip(ids.tolist(), tokenizer.tokens(ids.tolist()), marked.tolist()):
+  for i, mark in zip(ids.tolist(), marked.tolist()):
     special = i in tokenizer.special_ids
-    piece = f" {token}" if special else PIECES[tokenizer.kind](tokenizer, i, token)
+    piece = sentences.piece_text(tokenizer, i)
     word = piece.lstrip(" ")
     text.append(piece[:len(piece) - len(word)])
     if mark and brackets:
@@ -68,8 +65,9 @@ def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets:
   return text
 
 
-def show(config, directory: str, tokenizer, step: int, rows: int, console: Console) -> None:
-  """Prints the first rows of a step's global batch.
+def show(config, directory: str, tokenizer, step: int, rows: int, console: Console,
+         corrupt: Callable[[pipeline.Batch], np.ndarray] | None = None) -> None:
+  """Prints the first rows of a step's global batch; with `corrupt`, also the discriminator's input that it makes.
 
   Raises:
     UserError: the shards do not fit the config or the tokenizer, or are damaged.
@@ -78,22 +76,39 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
   batch_size = config.train.batch_size
   batch = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=batch_size, seed=config.seed)(step)
   example_ids, epochs = order.example_order(step, batch_size, len(examples), config.seed)
+  corrupted_ids = corrupt(batch) if corrupt else None
   brackets = not console.is_terminal or console.no_color
   for row in range(min(rows, batch_size)):
     tokens, targets = int(batch["attention_mask"][row].sum()), int(batch["masked_weights"][row].sum())
     console.print(Text(f"step {step}, row {row}: example {example_ids[row]:,} of {len(examples):,}, "
                        f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict", style="bold"), soft_wrap=True)
-    for name, ids, marked in row_lines(batch, row):
+    for name, ids, marked in row_lines(batch, row, corrupted_ids):
       line = Text(f"  {name:10}").append_text(render(tokenizer, ids, marked, STYLES[name], brackets))
       console.print(line, soft_wrap=True)
     console.print()
 
 
+def make_corrupt(workdir: str | None, config, seed: int, console: Console
+                 ) -> Callable[[pipeline.Batch], np.ndarray] | None:
+  """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
+  if config.objective.name != "rtd":
+    return None  # nothing is corrupted in a masked LM
+  from electra_jax import checkpoints, inference  # jax takes seconds to load; a batch alone does not need it
+
+  if not workdir or not checkpoints.saved_steps(workdir):
+    console.print(Text(f"{workdir or 'Without --workdir there'} has no checkpoint yet, so no generator to show the "
+                       "corrupted rows of.", style="dim"), soft_wrap=True)
+    return None
+  main_lib.start_jax()
+  run = inference.load(workdir)
+  console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it differs "
+                     "from the original\n", style="dim"), soft_wrap=True)
+  return functools.partial(inference.corrupt, run, seed=seed)
+
+
 def main(argv: list[str]) -> None:
   """Reads the flags, finds config, tokenizer and shards, and prints."""
-  if len(argv) > 1:
-    raise UserError("Arguments that are no flags", got=" ".join(argv[1:]), allowed="flags such as --workdir=DIR",
-                    fix="write --name=value without blanks around the equals sign")
+  del argv
   if not FLAGS.workdir and not (FLAGS.config and FLAGS.shards):
     raise UserError("Nothing says which data to show", got="neither --workdir nor both --config and --shards",
                     allowed="--workdir=DIR, or --config=FILE with --shards=DIR",
@@ -103,7 +118,9 @@ def main(argv: list[str]) -> None:
   shards.read_manifest(directory)  # before the tokenizer: a wrong folder lacks both
   beside = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), "tokenizer")
   tokenizer = tokenizers.load_tokenizer(beside if os.path.isdir(beside) else config.data.tokenizer.path)
-  show(config, directory, tokenizer, FLAGS.step, FLAGS.rows, Console(highlight=False))
+  console = Console(highlight=False)
+  corrupt = make_corrupt(FLAGS.workdir, config, FLAGS.step, console)
+  show(config, directory, tokenizer, FLAGS.step, FLAGS.rows, console, corrupt)
 
 
 if __name__ == "__main__":

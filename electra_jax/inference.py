@@ -1,0 +1,304 @@
+"""How does a trained run answer? Fill masks, find replaced tokens, corrupt a batch as the generator does.
+
+`load` reads a workdir; everything else is a pure function of the loaded run and texts. ELECTRA answers with its
+generator (masks) and its discriminator (replaced tokens), section 2 of its paper; BERT and RoBERTa with their MLM head.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+from ml_collections import FrozenConfigDict
+
+from electra_jax import checkpoints
+from electra_jax import config as config_lib
+from electra_jax.data import masking, sentences, tokenizers
+from electra_jax.data.sentences import Sentence, piece_text
+from electra_jax.errors import UserError
+from electra_jax.models.bert import Bert, make_transformer_config
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import rtd, sampling
+
+Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
+
+BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
+
+
+class Network(NamedTuple):
+  """What a run can compute, without dropout, whatever its parameters are called."""
+
+  mlm_logits: Callable[[PyTree, Batch], Array]  # -> float32 [batch, predictions, vocab]
+  rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
+
+
+class Run(NamedTuple):
+  """A trained run, ready to answer."""
+
+  config: FrozenConfigDict
+  tokenizer: tokenizers.Tokenizer
+  step: int  # optimizer updates behind the parameters
+  params: PyTree
+  network: Network
+
+
+class Candidate(NamedTuple):
+  """A token that may stand at a mask."""
+
+  text: str  # as `piece_text` gives it
+  token_id: int
+  probability: float
+
+
+class Judged(NamedTuple):
+  """The discriminator's view of a token or a word, which stands at text[start:end]."""
+
+  start: int
+  end: int
+  probability: float  # that it was replaced
+
+
+def _electra(transformer: TransformerConfig, config: FrozenConfigDict) -> Network:
+  model = rtd.make_model(transformer, config.generator, config.objective)
+  return Network(lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits"),
+                 lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
+                                                        method="discriminator_logits"))
+
+
+def _masked_lm(transformer: TransformerConfig, config: FrozenConfigDict) -> Network:
+  del config
+  model = Bert(transformer, head_names=("mlm_head",))
+  return Network(lambda params, batch: model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"],
+                                                   False, method="mlm_logits"), None)
+
+
+NETWORKS = {"rtd": _electra, "mlm": _masked_lm}  # by objective.name
+
+
+def load(workdir: str, step: int | None = None) -> Run:
+  """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
+
+  Raises:
+    UserError: there is no run or no such checkpoint, or a part of it is damaged.
+  """
+  config = config_lib.load(workdir)
+  step, params = checkpoints.load_params(workdir, step=step)
+  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
+  # CPUs have no bfloat16 units worth the lost digits.
+  dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
+  transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
+  return Run(config, tokenizer, step, params, NETWORKS[config.objective.name](transformer, config))
+
+
+def encode(run: Run, text: str | Sentence) -> Sentence:
+  """`sentences.encode` with the run's tokenizer and length; what is encoded already stays.
+
+  Raises:
+    UserError: the text has no token, or more than the run was trained on.
+  """
+  if isinstance(text, Sentence):
+    return text
+  return sentences.encode(run.tokenizer, text, run.config.data.sequence_length)
+
+
+def make_batch(run: Run, encoded: Sequence[Sentence]) -> Batch:
+  """`sentences.make_batch` with the run's padding and length."""
+  return sentences.make_batch(encoded, run.tokenizer.pad_id, run.config.data.sequence_length)
+
+
+def _batches(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[list[int]]:
+  """Indices of the wanted sentences, BATCH_SIZE at a time, of similar length."""
+  order = sorted(wanted, key=lambda index: len(encoded[index].ids))
+  for start in range(0, len(order), BATCH_SIZE):
+    yield order[start:start + BATCH_SIZE]
+
+
+def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+  """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
+
+  Several masks of one text are filled independently of each other, as in training.
+
+  Raises:
+    UserError: as `encode`; or `top_k` exceeds the vocabulary.
+  """
+  tokenizer = run.tokenizer
+  is_special = np.zeros(run.config.model.vocab_size, bool)
+  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  if not 1 <= top_k <= (most := int((~is_special).sum())):
+    raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
+                    fix="use --top_k=5")
+  encoded = [encode(run, text) for text in texts]
+  found = [[] for _ in encoded]
+  for indices in _batches(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
+    for row, i in enumerate(indices):
+      found[i] = [[Candidate(piece_text(tokenizer, int(token)), int(token), float(probability))
+                   for token, probability in zip(ids[row, slot], probabilities[row, slot])]
+                  for slot in range(len(encoded[i].masks))]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "top_k"))
+def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Network, top_k: int
+                    ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
+  probabilities = jax.nn.softmax(network.mlm_logits(params, batch))  # [batch, predictions, vocab]
+  best, ids = jax.lax.top_k(jnp.where(is_special, -1.0, probabilities), top_k)
+  return ids, best
+
+
+def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judged]]:
+  """For each text the probability "replaced" of its tokens, special ones left out, with character offsets.
+
+  Fill masks first: the discriminator never saw a mask token in training.
+
+  Raises:
+    UserError: as `encode`; or the run has no discriminator.
+  """
+  if run.network.rtd_logits is None:
+    raise UserError("This run has no discriminator to find replaced words with",
+                    got=f"objective.name={run.config.objective.name!r}", allowed="a run with objective.name='rtd'",
+                    fix="fill masks with it instead, or train an ELECTRA: --config=configs/tiny.py")
+  encoded = [encode(run, text) for text in texts]
+  found = [[] for _ in encoded]
+  for indices in _batches(encoded, range(len(encoded))):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    probabilities = jax.device_get(_replaced_probabilities(run.params, batch, run.network))
+    for row, i in enumerate(indices):
+      found[i] = [Judged(*encoded[i].offsets[position], float(probabilities[row, position]))
+                  for position in encoded[i].ordinary]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "batch length"]:
+  return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
+
+
+def judge_words(text: str, tokens: Sequence[Judged]) -> list[Judged]:
+  """Words and signs of a text with the highest probability among their tokens: one replaced piece spoils a word.
+
+  >>> judge_words("a mat.", [Judged(0, 1, 0.25), Judged(2, 4, 0.5), Judged(4, 5, 0.75), Judged(5, 6, 0.0)])
+  [Judged(start=0, end=1, probability=0.25), Judged(start=2, end=5, probability=0.75), \
+Judged(start=5, end=6, probability=0.0)]
+  """
+  words = []
+  for word in WORD.finditer(text):
+    # Bytes of one character share its place, or lie with an empty range in front of it.
+    parts = [token.probability for token in tokens
+             if token.start < word.end() and max(token.end, token.start + 1) > word.start()]
+    if parts:
+      words.append(Judged(word.start(), word.end(), max(parts)))
+  return words
+
+
+def mask(run: Run, batch: Batch, seed: int = 0) -> Batch:
+  """The batch with tokens masked as in training: data.masking of the run's config; new masks for each seed and row."""
+  tokenizer, rows = run.tokenizer, np.arange(len(batch["input_ids"]))
+  num_tokens = batch["attention_mask"].sum(axis=1).astype(np.int32)
+  return batch | masking.mask_batch(batch["input_ids"], num_tokens, rows, np.zeros_like(rows), seed=seed,
+                                    masking=run.config.data.masking, special_ids=tokenizer.special_ids,
+                                    mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size)
+
+
+def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch length"]:
+  """The discriminator's input: the generator's draws at the masked positions of a pipeline batch (ELECTRA section 2).
+
+  Raises:
+    UserError: the run has no generator beside its encoder.
+  """
+  if run.network.rtd_logits is None:
+    raise UserError("This run has no generator that corrupts", got=f"objective.name={run.config.objective.name!r}",
+                    allowed="a run with objective.name='rtd'", fix="use a workdir of an ELECTRA recipe")
+  temperature = run.config.objective.sampling_temperature
+  return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, temperature))
+
+
+@functools.partial(jax.jit, static_argnames=("network", "temperature"))
+def _corrupt(params, batch, rng, network: Network, temperature: float) -> Int[Array, "batch length"]:
+  sampled_ids = sampling.sample_ids(rng, network.mlm_logits(params, batch), temperature)
+  return sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids, batch["masked_weights"])
+
+
+# ---- everything about a sentence ----
+
+
+class Replacement(NamedTuple):
+  """A masked token for which the generator drew another one."""
+
+  original: str
+  drawn: str
+  start: int  # of the drawn token in the corrupted text
+  end: int
+  probability: float  # that it was replaced, as the discriminator sees it
+
+
+class Corruption(NamedTuple):
+  """What became of a sentence in the hands of the generator."""
+
+  sentence: Sentence
+  words: list[Judged]
+  num_masked: int
+  replacements: list[Replacement]
+
+
+class Answer(NamedTuple):
+  """Everything that a run says about one sentence."""
+
+  sentence: Sentence
+  candidates: list[list[Candidate]]  # per mask, best first
+  filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
+  words: list[Judged] | None  # of `filled`; None: the run has no discriminator
+  corruption: Corruption | None  # only if asked for, and only of a sentence without masks
+
+
+def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
+           seed: int = 0) -> list[Answer]:
+  """What the run says about each text.
+
+  Raises:
+    UserError: a text is empty or too long, or the run cannot do what is asked for.
+  """
+  encoded = [encode(run, text) for text in texts]
+  candidates = fill_mask(run, encoded, top_k)
+  best = [{position: found[0].token_id for position, found in zip(sentence.masks, masks)}
+          for sentence, masks in zip(encoded, candidates)]
+  filled = [sentences.put_in(run.tokenizer, sentence, new_ids) for sentence, new_ids in zip(encoded, best)]
+  words, corruptions = [None] * len(texts), [None] * len(texts)
+  if run.network.rtd_logits is not None:
+    words = [judge_words(sentence.text, tokens) for sentence, tokens in zip(filled, detect_replaced(run, filled))]
+  if with_corruption:
+    whole = [i for i, sentence in enumerate(encoded) if not sentence.masks]
+    for i, corruption in zip(whole, corrupt_sentences(run, [encoded[i] for i in whole], seed)):
+      corruptions[i] = corruption
+  return [Answer(*row) for row in zip(encoded, candidates, filled, words, corruptions)]
+
+
+def corrupt_sentences(run: Run, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:
+  """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
+
+  Raises:
+    UserError: the run has no generator beside its encoder.
+  """
+  corruptions = []
+  for start in range(0, len(encoded), BATCH_SIZE):
+    originals = encoded[start:start + BATCH_SIZE]
+    batch = mask(run, make_batch(run, originals), seed)
+    drawn_ids = corrupt(run, batch, seed)
+    changes = [{position: int(new) for position, (old, new) in enumerate(zip(original.ids, row)) if old != new}
+               for original, row in zip(originals, drawn_ids)]
+    corrupted = [sentences.put_in(run.tokenizer, original, change) for original, change in zip(originals, changes)]
+    for row, tokens in enumerate(detect_replaced(run, corrupted)):
+      judged = dict(zip(corrupted[row].ordinary, tokens))
+      replacements = [Replacement(piece_text(run.tokenizer, originals[row].ids[position]).strip(),
+                                  piece_text(run.tokenizer, new).strip(), *judged[position])
+                      for position, new in changes[row].items()]
+      words = judge_words(corrupted[row].text, tokens)
+      corruptions.append(Corruption(corrupted[row], words, int(batch["masked_weights"][row].sum()), replacements))
+  return corruptions

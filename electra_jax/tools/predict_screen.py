@@ -1,0 +1,131 @@
+"""How do a run's answers look? In colour on a terminal, with brackets elsewhere."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from electra_jax.data.sentences import Sentence
+from electra_jax.inference import Answer, Candidate, Corruption, Judged, Replacement
+
+COLUMN = 10  # width of the line names
+
+
+class Screen(NamedTuple):
+  """How answers are shown."""
+
+  console: Console
+  threshold: float  # probability from which a word counts as replaced
+
+  @property
+  def brackets(self) -> bool:
+    """Whether marks have to do without colours."""
+    return not self.console.is_terminal or self.console.no_color
+
+  def line(self, name: str, text: Text) -> None:
+    """One named line; the terminal breaks it where it must."""
+    self.console.print(Text.assemble((f"  {name:{COLUMN}}", "dim"), text), soft_wrap=True)
+
+  def judged(self, text: str, words: Sequence[Judged], drawn: Sequence[Replacement] = ()) -> Text:
+    """The text with its suspicious words marked; what the generator really put in is underlined."""
+    shown, copied = Text(), 0
+    for start, end, probability in words:
+      shown.append(text[copied:start])
+      style = self.style(probability)
+      if was_drawn(start, end, drawn):
+        style += " underline"
+      found, copied = probability >= self.threshold, end
+      if found and self.brackets:
+        shown.append(f"[{text[start:end]} {probability:.0%}]")
+      else:
+        shown.append(text[start:end], style=style.strip())
+        shown.append(f" {probability:.0%}" if found else "", style="dim red")
+    return shown.append(text[copied:])
+
+  def style(self, probability: float) -> str:
+    """The colour scale: red from the threshold, yellow from half of it."""
+    return "bold red" if probability >= self.threshold else "yellow" if probability >= self.threshold / 2 else ""
+
+
+def was_drawn(start: int, end: int, replacements: Sequence[Replacement]) -> bool:
+  """Whether a word at these characters holds a token that the generator put in."""
+  return any(one.start < end and one.end > start for one in replacements)
+
+
+def show(answers: Sequence[Answer], screen: Screen) -> None:
+  """Prints the answers one below the other, then what the marks mean."""
+  for one in answers:
+    screen.console.print(marked_masks(one.sentence), soft_wrap=True)
+    for number, (position, candidates) in enumerate(zip(one.sentence.masks, one.candidates), 1):
+      show_candidates(f"mask {number}" if len(one.candidates) > 1 else "mask", position, candidates, screen)
+    if one.candidates:
+      screen.line("filled", Text(one.filled.text))
+    if one.words is not None:
+      screen.line("judged", screen.judged(one.filled.text, one.words))
+      show_most_suspicious(one.filled.text, one.words, screen)
+    if one.corruption is not None:
+      show_corruption(one.corruption, screen)
+    screen.console.print()
+  if any(one.words is not None for one in answers):
+    screen.console.print(legend(screen, any(one.corruption for one in answers)), soft_wrap=True)
+
+
+def marked_masks(sentence: Sentence) -> Text:
+  """The sentence as it was given, in bold, its masks set off."""
+  shown = Text(sentence.text, style="bold")
+  for position in sentence.masks:
+    shown.stylize("cyan", *sentence.offsets[position])
+  return shown
+
+
+def show_candidates(name: str, position: int, candidates: Sequence[Candidate], screen: Screen) -> None:
+  """The table of one mask: rank, token, probability, and a bar of that length."""
+  shown = []
+  for candidate in candidates:
+    glued = candidate.text[:1].isalnum() and position > 1  # goes on with the word before
+    shown.append("…" * glued + candidate.text.strip() or repr(candidate.text))
+  width = max(map(len, shown))
+  for rank, (token, candidate) in enumerate(zip(shown, candidates), 1):
+    row = Text(f"{rank}  ").append(f"{token:{width}}", style="green" if rank == 1 else "")
+    row.append(f"  {candidate.probability:6.1%}  ").append("█" * round(20 * candidate.probability), style="cyan")
+    row.rstrip()
+    screen.line(name if rank == 1 else "", row)
+
+
+def show_most_suspicious(text: str, words: Sequence[Judged], screen: Screen) -> None:
+  """Where no word reaches the threshold, which one comes closest."""
+  if words and (most := max(words, key=lambda word: word.probability)).probability < screen.threshold:
+    screen.line("", Text(f"nothing reaches {screen.threshold:.0%}; closest: {text[most.start:most.end]} "
+                         f"{most.probability:.0%}", style="dim"))
+
+
+def show_corruption(corruption: Corruption, screen: Screen) -> None:
+  """The corrupted sentence as the discriminator judges it, and which replacements it finds."""
+  text, replacements = corruption.sentence.text, corruption.replacements
+  screen.line("corrupted", Text(text))
+  screen.line("judged", screen.judged(text, corruption.words, replacements))
+  for one in replacements:
+    found = one.probability >= screen.threshold
+    screen.line("", Text(f"{one.original} -> {one.drawn}: {'found' if found else 'missed'}, {one.probability:.0%}",
+                         style="green" if found else "dim"))
+  same = corruption.num_masked - len(replacements)
+  false_alarms = sum(word.probability >= screen.threshold and not was_drawn(word.start, word.end, replacements)
+                     for word in corruption.words)
+  found = sum(one.probability >= screen.threshold for one in replacements)
+  screen.line("", Text(f"{corruption.num_masked} masked, {same} of them drawn as they were; "
+                       f"{found} of {len(replacements)} replacements found, {false_alarms} false alarms"))
+
+
+def legend(screen: Screen, corrupted: bool) -> Text:
+  """What the marks mean."""
+  limit = screen.threshold
+  text = Text("Legend: ", style="dim")
+  if screen.brackets:
+    text.append(f"[word 87%] = looks replaced, with a probability of 87% (marked from {limit:.0%}, --threshold)")
+  else:
+    text.append("word 87%", style="bold red not dim").append(f" looks replaced (from {limit:.0%}, --threshold), ")
+    text.append("word", style="yellow not dim").append(f" is doubtful (from {limit / 2:.0%})")
+    if corrupted:
+      text.append(", ").append("word", style="underline not dim").append(" was put in by the generator")
+  return text.append(". A word counts as its most suspicious piece.")
