@@ -7,6 +7,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
 
+from electra_jax import sharding
 from electra_jax.errors import UserError
 from electra_jax.train_state import TrainState
 
@@ -100,28 +101,44 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
     raise UserError(f"No checkpoint to read in {_directory(workdir)}",
                     got=f"steps {steps}, asked for {'the newest' if step is None else step}",
                     allowed="a workdir that `python -m electra_jax.main` has trained in",
-                    fix="check the path, or train first: launch/demo.sh makes one in minutes")
+                    fix="use one of these steps" if steps else
+                    "check the path, or train first: launch/demo.sh makes one in minutes")
   step = max(steps) if step is None else step
   path = os.path.join(_directory(workdir), str(step))
   # Composite, although there is one item: the step's folder, which holds the metadata, is what Orbax then opens.
   with ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler())) as reader:
     try:
+      saved = reader.metadata(path).item_metadata["default"].tree["params"]
       if abstract_params is None:
-        metadata = reader.metadata(path).item_metadata["default"].tree["params"]
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), metadata)
+        abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), saved)
+      _check_shapes(saved, abstract_params, path)
       item = {"params": abstract_params}
       restore_args = ocp.checkpoint_utils.construct_restore_args(item)
       default = ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True)
       restored = reader.restore(path, args=ocp.args.Composite(default=default))
-    except Exception as error:  # Orbax and TensorStore raise many types for damaged files and for other shapes
+    except UserError:
+      raise
+    except Exception as error:  # Orbax and TensorStore raise many types for damaged files
       others = ", ".join(str(other) for other in steps if other != step) or "none"
       raise UserError(f"The parameters in {path} cannot be read",
                       got=f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}",
-                      allowed="a complete checkpoint of a model with the same sizes and objective",
-                      fix=f"use another step (also there: {others}), or compare the sizes with {workdir}/config.json"
-                      ) from error
+                      allowed="a complete checkpoint",
+                      fix=f"use another step (there are: {others}), or restore the folder from a backup") from error
   return step, restored["default"]["params"]
+
+
+def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
+  """Orbax would cut or pad arrays of another shape without a word."""
+  shapes = {sharding.path_name(key): tuple(leaf.shape) for key, leaf in jax.tree_util.tree_leaves_with_path(saved)}
+  faults = [f"\n    {name}: {shapes.get(name, 'missing')}, asked for {tuple(leaf.shape)}"
+            for key, leaf in jax.tree_util.tree_leaves_with_path(wanted)
+            if shapes.get(name := sharding.path_name(key)) != tuple(leaf.shape)]
+  if faults:
+    more = f"\n    and {len(faults) - 5} more" if len(faults) > 5 else ""
+    raise UserError(f"The checkpoint {path} is of another model", got="".join(faults[:5]) + more,
+                    allowed="the parameters that this run has: same sizes, same objective",
+                    fix="compare the two config.json, and change the model or the checkpoint")
 
 
 def _directory(workdir: str) -> str:

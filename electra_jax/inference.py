@@ -64,15 +64,17 @@ class Judged(NamedTuple):
   probability: float  # that it was replaced
 
 
-def _electra(transformer: TransformerConfig, config: FrozenConfigDict) -> Network:
-  model = rtd.make_model(transformer, config.generator, config.objective)
+@functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
+def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  model = rtd.make_model(transformer, config_generator, config_objective)
   return Network(lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits"),
                  lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
                                                         method="discriminator_logits"))
 
 
-def _masked_lm(transformer: TransformerConfig, config: FrozenConfigDict) -> Network:
-  del config
+@functools.cache
+def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  del config_generator, config_objective
   model = Bert(transformer, head_names=("mlm_head",))
   return Network(lambda params, batch: model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"],
                                                    False, method="mlm_logits"), None)
@@ -93,7 +95,8 @@ def load(workdir: str, step: int | None = None) -> Run:
   # CPUs have no bfloat16 units worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
-  return Run(config, tokenizer, step, params, NETWORKS[config.objective.name](transformer, config))
+  network = NETWORKS[config.objective.name](transformer, config.generator, config.objective)
+  return Run(config, tokenizer, step, params, network)
 
 
 def encode(run: Run, text: str | Sentence) -> Sentence:
@@ -130,7 +133,8 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
   tokenizer = run.tokenizer
   is_special = np.zeros(run.config.model.vocab_size, bool)
   is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
-  if not 1 <= top_k <= (most := int((~is_special).sum())):
+  most = int((~is_special).sum())
+  if not 1 <= top_k <= most:
     raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
                     fix="use --top_k=5")
   encoded = [encode(run, text) for text in texts]
@@ -161,10 +165,7 @@ def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judg
   Raises:
     UserError: as `encode`; or the run has no discriminator.
   """
-  if run.network.rtd_logits is None:
-    raise UserError("This run has no discriminator to find replaced words with",
-                    got=f"objective.name={run.config.objective.name!r}", allowed="a run with objective.name='rtd'",
-                    fix="fill masks with it instead, or train an ELECTRA: --config=configs/tiny.py")
+  _check_electra(run, "This run has no discriminator to find replaced words with")
   encoded = [encode(run, text) for text in texts]
   found = [[] for _ in encoded]
   for indices in _batches(encoded, range(len(encoded))):
@@ -213,9 +214,7 @@ def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch len
   Raises:
     UserError: the run has no generator beside its encoder.
   """
-  if run.network.rtd_logits is None:
-    raise UserError("This run has no generator that corrupts", got=f"objective.name={run.config.objective.name!r}",
-                    allowed="a run with objective.name='rtd'", fix="use a workdir of an ELECTRA recipe")
+  _check_electra(run, "This run has no generator that corrupts text for a discriminator")
   temperature = run.config.objective.sampling_temperature
   return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, temperature))
 
@@ -224,6 +223,13 @@ def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch len
 def _corrupt(params, batch, rng, network: Network, temperature: float) -> Int[Array, "batch length"]:
   sampled_ids = sampling.sample_ids(rng, network.mlm_logits(params, batch), temperature)
   return sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids, batch["masked_weights"])
+
+
+def _check_electra(run: Run, what: str) -> None:
+  if run.network.rtd_logits is None:
+    raise UserError(what, got=f"objective.name={run.config.objective.name!r}",
+                    allowed="a run with objective.name='rtd'",
+                    fix="fill masks with it instead, or train an ELECTRA: --config=configs/tiny.py")
 
 
 # ---- everything about a sentence ----
@@ -258,14 +264,29 @@ class Answer(NamedTuple):
   corruption: Corruption | None  # only if asked for, and only of a sentence without masks
 
 
+def encode_question(run: Run, text: str | Sentence) -> Sentence:
+  """`encode`, for a text that the run has something to say about.
+
+  Raises:
+    UserError: as `encode`; or there is no mask to fill and no discriminator to judge the words.
+  """
+  sentence = encode(run, text)
+  if not sentence.masks and run.network.rtd_logits is None:
+    raise UserError("There is nothing to predict: no mask, and this run has no discriminator to judge the words",
+                    got=f"{sentence.text[:60]!r} for objective.name={run.config.objective.name!r}",
+                    allowed="a sentence with [MASK] or <mask>; without one only for runs with objective.name='rtd'",
+                    fix="write [MASK] in place of a word")
+  return sentence
+
+
 def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
            seed: int = 0) -> list[Answer]:
   """What the run says about each text.
 
   Raises:
-    UserError: a text is empty or too long, or the run cannot do what is asked for.
+    UserError: as `encode_question`, or the run cannot do what is asked for.
   """
-  encoded = [encode(run, text) for text in texts]
+  encoded = [encode_question(run, text) for text in texts]
   candidates = fill_mask(run, encoded, top_k)
   best = [{position: found[0].token_id for position, found in zip(sentence.masks, masks)}
           for sentence, masks in zip(encoded, candidates)]

@@ -83,15 +83,18 @@ def piece_text(tokenizer: Tokenizer, token_id: int) -> str:
 
 
 def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int]) -> Sentence:
-  """The sentence with other tokens at some positions (position -> id), in its ids and in its text."""
+  """The sentence with other tokens at some positions (position -> id), in its ids and in its text.
+
+  Spaces beside a punctuation mark stay as they are: vocabularies do not agree on them.
+  """
   text, copied, offsets = "", 0, []  # `copied`: how much of the old text is in the new one
   for position, (start, end) in enumerate(sentence.offsets):
     if position in new_ids:
       text += sentence.text[copied:start]
       piece = piece_text(tokenizer, new_ids[position])
-      if not piece.startswith(" "):
+      if piece[:1].isalnum():  # goes on with the word before
         text = text.rstrip()
-      elif text[-1:].isalnum():
+      elif piece[:1].isspace() and piece[1:2].isalnum() and text[-1:].isalnum():
         text += " "
       start, copied = len(text), max(copied, end)
       text += piece.strip()

@@ -1,6 +1,7 @@
 """How do ids become vectors? Token + position + segment tables, layer norm, dropout (BERT; RoBERTa's offset)."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -24,17 +25,24 @@ def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"]) 
   return jnp.take(table, ids, axis=0, mode="clip")  # [batch, length, embed]
 
 
-def position_ids(attention_mask: Bool[Array, "batch length"], offset: int) -> Int[Array, "batch length"]:
-  """Rows of the position table: offset, offset + 1, ... for real tokens; padding reads row offset - 1 (RoBERTa).
+def position_vectors(table: Float[Array, "positions embed"], attention_mask: Bool[Array, "batch length"],
+                     offset: int) -> Float[Array, "#batch length embed"]:
+  """Rows offset, offset + 1, ... of the position table; RoBERTa's padding reads row offset - 1, BERT counts it too.
 
-  >>> position_ids(jnp.array([[True, True, True, False]]), offset=2).tolist()
-  [[2, 3, 4, 1]]
-  >>> position_ids(jnp.array([[True, True, True, False]]), offset=0).tolist()
-  [[0, 1, 2, 3]]
+  Slices in place of a gather: padding is only on the right, so every row of the batch reads the same positions.
+
+  >>> rows = jnp.arange(6.0)[:, None]
+  >>> position_vectors(rows, jnp.array([[True, True, True, False]]), offset=2)[..., 0].tolist()
+  [[2.0, 3.0, 4.0, 1.0]]
+  >>> position_vectors(rows, jnp.array([[True, True, True, False]]), offset=0)[..., 0].tolist()
+  [[0.0, 1.0, 2.0, 3.0]]
   """
-  if offset == 0:  # BERT and ELECTRA count padding too
-    return jnp.broadcast_to(jnp.arange(attention_mask.shape[1]), attention_mask.shape)
-  return jnp.where(attention_mask, offset - 1 + jnp.cumsum(attention_mask, axis=1), offset - 1)
+  length = attention_mask.shape[1]
+  if offset + length > table.shape[0]:
+    raise ValueError(f"{length} tokens from position row {offset} do not fit a table of {table.shape[0]} rows; raise "
+                     "model.max_position_embeddings or shorten data.sequence_length")
+  vectors = table[None, offset : offset + length]  # [1, length, embed]
+  return vectors if offset == 0 else jnp.where(attention_mask[..., None], vectors, table[offset - 1])
 
 
 class Embeddings(nn.Module):
@@ -54,8 +62,8 @@ class Embeddings(nn.Module):
                attention_mask: Bool[Array, "batch length"], token_table: Float[Array, "vocab embed"],
                train: bool) -> Float[Array, "batch length embed"]:
     c = self.config
-    positions = position_ids(attention_mask, c.position_offset)
-    x = lookup(token_table, ids) + lookup(self.position(), positions)
-    # A model with one segment row (RoBERTa) reads it for both segments: the clip in lookup.
-    x = x + lookup(self.token_type(), token_type_ids)
+    x = lookup(token_table, ids) + position_vectors(self.position(), attention_mask, c.position_offset)
+    # A model with a single segment row (RoBERTa) reads it for both segments.
+    segments = jnp.minimum(token_type_ids, c.type_vocab_size - 1)
+    x = x + jax.nn.one_hot(segments, c.type_vocab_size, dtype=x.dtype) @ self.token_type()  # [batch, length, embed]
     return self.dropout(self.layer_norm(x.astype(c.dtype)), train)

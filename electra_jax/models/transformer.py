@@ -47,9 +47,9 @@ class TransformerConfig:
     """Width of one attention head: 64 in both papers."""
     return self.hidden_size // self.num_attention_heads
 
-  def dense(self, features: int, name: str | None = None) -> nn.Dense:
+  def dense(self, features: int, name: str | None = None) -> "Dense":
     """A linear map with BERT's initialisation."""
-    return nn.Dense(features, dtype=self.dtype, kernel_init=self.initializer, name=name)
+    return Dense(features, self, name=name)
 
   def layer_norm(self, name: str | None = None) -> nn.LayerNorm:
     """Layer norm; the exact variance, since E[x^2] - E[x]^2 loses the digits that parity tests need."""
@@ -64,6 +64,25 @@ class TransformerConfig:
   def activation(self):
     """The feed-forward non-linearity."""
     return ACTIVATIONS[self.hidden_act]
+
+
+class Dense(nn.Module):
+  """x @ kernel + bias over the last axis.
+
+  The other axes are flattened first: a product with a single contracted axis is what every backend does fast; on CPU
+  the kernel's gradient takes a third of the time that it takes over [batch, length] (which nn.Dense would do).
+  """
+
+  features: int
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
+    dtype = self.config.dtype
+    kernel = self.param("kernel", self.config.initializer, (x.shape[-1], self.features))
+    bias = self.param("bias", nn.initializers.zeros, (self.features,))
+    rows = x.astype(dtype).reshape(-1, x.shape[-1])  # [rows, inputs]
+    return (rows @ kernel.astype(dtype) + bias.astype(dtype)).reshape(*x.shape[:-1], self.features)
 
 
 class Dropout(nn.Module):

@@ -70,7 +70,7 @@ def answer_file(run: inference.Run, path: str, **options) -> Iterator[tuple[int,
     except UserError:
       for number, text in chunk:  # which line was it?
         try:
-          inference.encode(run, text)
+          inference.encode_question(run, text)
         except UserError as error:
           raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix
                           ) from None
@@ -166,17 +166,19 @@ def main(argv: list[str]) -> None:
   main_lib.start_jax()
   run = inference.load(FLAGS.workdir, FLAGS.step)
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed)
-  console = Console(highlight=False)
-  console.print(Text(f"{FLAGS.workdir}, step {run.step}: {run.config.objective.name}, {run.tokenizer.kind} of "
-                     f"{run.tokenizer.vocab_size:,} entries\n", style="dim"), soft_wrap=True)
   if FLAGS.input:
     answers = answer_file(run, FLAGS.input, **options)
   else:
     answers = enumerate(inference.answer(run, texts, **options), 1)
   if FLAGS.output:
-    print(f"Wrote {FLAGS.output}: {write_records(answers, FLAGS.output):,} answers.")
-  else:
-    predict_screen.show([one for _, one in answers], predict_screen.Screen(console, FLAGS.threshold))
+    count = write_records(answers, FLAGS.output)
+    print(f"Wrote {FLAGS.output}: {count:,} answers of {FLAGS.workdir}, step {run.step}.")
+    return
+  found = [one for _, one in answers]
+  console = Console(highlight=False)
+  console.print(Text(f"{FLAGS.workdir}, step {run.step}: {run.config.objective.name}, {run.tokenizer.kind} of "
+                     f"{run.tokenizer.vocab_size:,} entries\n", style="dim"), soft_wrap=True)
+  predict_screen.show(found, predict_screen.Screen(console, FLAGS.threshold))
 
 
 if __name__ == "__main__":

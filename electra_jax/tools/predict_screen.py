@@ -107,7 +107,8 @@ def show_corruption(corruption: Corruption, screen: Screen) -> None:
   screen.line("judged", screen.judged(text, corruption.words, replacements))
   for one in replacements:
     found = one.probability >= screen.threshold
-    screen.line("", Text(f"{one.original} -> {one.drawn}: {'found' if found else 'missed'}, {one.probability:.0%}",
+    change = f"{one.original or repr(' ')} -> {one.drawn or repr(' ')}"  # some vocabularies have a lone space
+    screen.line("", Text(f"{change}: {'found' if found else 'missed'}, {one.probability:.0%}",
                          style="green" if found else "dim"))
   same = corruption.num_masked - len(replacements)
   false_alarms = sum(word.probability >= screen.threshold and not was_drawn(word.start, word.end, replacements)

@@ -101,8 +101,8 @@ def make_corrupt(workdir: str | None, config, seed: int, console: Console
     return None
   main_lib.start_jax()
   run = inference.load(workdir)
-  console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it differs "
-                     "from the original\n", style="dim"), soft_wrap=True)
+  console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it "
+                     "differs from the original\n", style="dim"), soft_wrap=True)
   return functools.partial(inference.corrupt, run, seed=seed)
 
 

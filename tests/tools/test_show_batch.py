@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from configs import bert_small
+from configs import base, bert_small
 from electra_jax import config as config_lib
+from electra_jax import inference
 from electra_jax.data import pipeline, shards, tokenizers
 from electra_jax.tools import prepare_data, show_batch
+from tests.workdirs import make_workdir
 
 TEXT = ["the cat sat on the mat and looked at the rain", "rain fell on the roof all day", "a dog came in, wet and glad",
         "nobody had seen the dog before", "the cat left the mat to the dog"]
@@ -55,3 +57,16 @@ def test_corrupted_line_marks_what_was_replaced(prepared):
   assert name == "corrupted" and np.flatnonzero(marked).tolist() == [2] and ids[2] == corrupted[0, 2]
   text = show_batch.render(tokenizer, ids, marked, show_batch.STYLES[name], brackets=False)
   assert [span.style for span in text.spans if span.style == "bold red"] == ["bold red"]
+
+
+def test_corrupted_line_comes_from_the_newest_generator(tmp_path_factory):
+  workdir = make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece")
+  config, screen = config_lib.load(workdir), io.StringIO()
+  console = Console(file=screen)
+  corrupt = show_batch.make_corrupt(workdir, config, 0, console)
+  run = inference.load(workdir)
+  batch = inference.mask(run, inference.make_batch(run, [inference.encode(run, text) for text in TEXT]))
+  assert "generator of step 40" in screen.getvalue()
+  np.testing.assert_array_equal(corrupt(batch), inference.corrupt(run, batch))
+  assert show_batch.make_corrupt(None, config, 0, console) is None and "no checkpoint yet" in screen.getvalue()
+  assert show_batch.make_corrupt(workdir, config_lib.resolve(bert_small.get_config("tiny")), 0, console) is None

@@ -1,0 +1,127 @@
+"""How fast is the real train step of a recipe on this machine? Compiles it, runs it on synthetic rows, prints JSON."""
+
+import functools
+import json
+import statistics
+import time
+
+import numpy as np
+from absl import flags
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(main_lib)  # --config appears in --help
+flags.DEFINE_integer("windows", 3, "Timed windows; the median counts.", lower_bound=1)
+flags.DEFINE_integer("window_steps", 20, "Steps of a window.", lower_bound=1)
+flags.DEFINE_string("profile", "", "Folder for a profiler trace of one window; empty = none.")
+
+USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic alone, without reading data.
+
+  python -m electra_jax.tools.bench step --config=configs/base.py --config.train.batch_size=64
+  python -m electra_jax.tools.bench step --config=configs/small.py --config.data.sequence_length=128
+
+Prints one line of JSON: tokens_per_second, step_ms (the median of the windows), mfu against the device's dense bfloat16
+peak and against a large matrix product measured in the same process, compile_seconds, peak_gib, loss."""
+
+
+def synthetic_batch(config) -> dict[str, np.ndarray]:
+  """Full rows of random ordinary ids with the recipe's shapes and number of masked positions."""
+  rng = np.random.default_rng(0)
+  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
+  ids = rng.integers(1000, config.data.tokenizer.vocab_size, (rows, length), dtype=np.int32)
+  positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :slots], axis=1).astype(np.int32)
+  masked = ids.copy()
+  np.put_along_axis(masked, positions, 103, axis=1)
+  return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones(ids.shape, bool),
+          "masked_input_ids": masked, "masked_positions": positions,
+          "masked_ids": np.take_along_axis(ids, positions, axis=1),
+          "masked_weights": np.ones(positions.shape, np.float32)}
+
+
+def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> dict:
+  """The figures of one recipe; see USAGE."""
+  import jax
+
+  from electra_jax import flops, objectives, optim, pretrain, sharding, train_state
+  from electra_jax.models.bert import make_transformer_config
+
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
+  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
+                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  tx, _ = optim.make(config.optimizer, config.train.num_steps)
+  rows = synthetic_batch(config)
+  key = jax.random.key(config.seed, impl=pretrain.prng_impl(config.train.prng_impl))
+  example = jax.tree.map(lambda x: x[:1], rows)
+  state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
+  with jax.set_mesh(mesh):
+    batch = sharding.put_batch(rows, mesh)
+    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
+                                    accumulation_steps=config.train.accumulation_steps)
+    started = time.perf_counter()
+    step = step.lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - started
+    for _ in range(3):
+      state, pairs = step(state, batch)
+    jax.block_until_ready(state)
+    seconds = []
+    for window in range(windows):
+      if profile and window == windows - 1:
+        jax.profiler.start_trace(profile)
+      started = time.perf_counter()
+      for _ in range(window_steps):
+        state, pairs = step(state, batch)
+      jax.block_until_ready(state)
+      seconds.append((time.perf_counter() - started) / window_steps)
+      if profile and window == windows - 1:
+        jax.profiler.stop_trace()
+  device, best = jax.devices()[0], statistics.median(seconds)
+  flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
+  peak = flops.hardware_peak(device.device_kind)
+  memory = step.memory_analysis()
+  loss = float(pairs["loss"][0])
+  return {
+    "device": device.device_kind, "devices": jax.device_count(), "jax": jax.__version__,
+    "objective": config.objective.name, "hidden_size": config.model.hidden_size,
+    "sequence_length": config.data.sequence_length, "batch_size": config.train.batch_size,
+    "tokens_per_second": round(rows["input_ids"].size / best), "step_ms": round(1000 * best, 3),
+    "mfu": None if peak is None else round(flops_per_second / peak, 4),
+    "share_of_matmul": round(flops_per_second / matmul_flops_per_second(), 4),
+    "compile_seconds": round(compile_seconds, 1),
+    "peak_gib": round((memory.temp_size_in_bytes + memory.argument_size_in_bytes) / 2**30, 2), "loss": round(loss, 3),
+  }
+
+
+@functools.cache
+def matmul_flops_per_second() -> float:
+  """What a large bfloat16 product (float32 on CPU) reaches on the first device, FLOP/s."""
+  import jax
+  import jax.numpy as jnp
+
+  size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
+  a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
+  product = jax.jit(jnp.matmul)
+  product(a, b).block_until_ready()
+  started = time.perf_counter()
+  for _ in range(20):
+    out = product(a, b)
+  out.block_until_ready()
+  return 20 * 2 * size**3 / (time.perf_counter() - started)
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if argv[1:] != ["step"] or FLAGS.config is None:
+    raise UserError("What to time is not clear", got=" ".join(argv[1:]) or "nothing", allowed="step, with a --config",
+                    fix="python -m electra_jax.tools.bench step --config=configs/small.py")
+  main_lib.start_jax()
+  config = config_lib.resolve(FLAGS.config)
+  print(json.dumps(time_step(config, windows=FLAGS.windows, window_steps=FLAGS.window_steps, profile=FLAGS.profile)))
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE, takes_arguments=True)

@@ -1,0 +1,67 @@
+"""How did a run end? A table of its last evaluation beside what knowing nothing would give."""
+
+import os
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax import metrics
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+
+USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
+
+  python -m electra_jax.tools.summary runs/tiny"""
+
+
+def rows_of(workdir: str) -> list[tuple[str, str, str]]:
+  """(what, value, beside what) lines of one run.
+
+  Raises:
+    UserError: the workdir holds no run, or one without an evaluation.
+  """
+  config, rows = config_lib.load(workdir), metrics.read_rows(workdir)
+  evaluations = [row for row in rows if row["split"] == "eval"]
+  if not evaluations:
+    raise UserError(f"The run in {workdir} has not been evaluated yet", got=f"{len(rows)} rows of training metrics",
+                    allowed="a run with at least one evaluation", fix="let it finish, or set --config.eval.every_steps")
+  last = evaluations[-1]
+  entropy = last.get("eval/unigram_entropy")
+  lines = [("steps", f"{last['step']:,} of {config.train.num_steps:,}", "")]
+  if "mlm/loss" in last:
+    beside = f"{entropy:.3f}: unigram entropy of the same tokens"
+    lines += [("held-out MLM loss", f"{last['mlm/loss']:.3f} nats", beside),
+              ("held-out MLM accuracy", f"{100 * last['mlm/accuracy']:.1f} %", ""),
+              ("held-out perplexity", f"{last['mlm/perplexity']:.1f}", "")]
+  if "rtd/auc" in last:
+    lines += [("held-out RTD AUC", f"{last['rtd/auc']:.3f}", "0.500: chance"),
+              ("held-out RTD loss", f"{last['rtd/loss']:.3f} nats", "")]
+  speeds = sorted(row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row)
+  if speeds:
+    lines.append(("training speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s", "median of the log windows"))
+  for what, name in (("checkpoint", os.path.join("checkpoints", str(last["step"]))), ("curves", "curves.png")):
+    path = os.path.abspath(os.path.join(workdir, name))
+    if os.path.exists(path):
+      lines.append((what, path, ""))
+  return lines
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) < 2:
+    raise UserError("Nothing says which run", got="no workdir", allowed="one or several workdirs",
+                    fix="python -m electra_jax.tools.summary runs/tiny")
+  console = Console(highlight=False, width=max(100, Console().width))
+  for workdir in argv[1:]:
+    table = Table(title=f"{workdir}", show_header=False, title_justify="left")
+    for line in rows_of(workdir):
+      table.add_row(*line)
+    console.print(table)
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE, takes_arguments=True)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# From nothing to an ELECTRA that has learnt English: installs, trains the tokenizer, prepares the embedded corpus,
+# pre-trains configs/tiny.py, evaluates, draws the curves and tries the model on a sentence. Minutes on two CPU cores.
+# Usage: launch/demo.sh [WORKDIR]     Run again, it goes on where it stopped, or says that it is finished.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+workdir=${1:-$root/runs/tiny}
+mkdir -p "$workdir"
+workdir=$(cd "$workdir" && pwd)
+cd "$root"
+
+launch/environment.sh requirements.txt
+.venv/bin/python -m electra_jax.main --config=configs/tiny.py --workdir="$workdir"
+.venv/bin/python -m electra_jax.tools.plot_run "$workdir"
+.venv/bin/python -m electra_jax.tools.predict --workdir="$workdir" \
+  "This function returns a list of [MASK] values." \
+  "The name of the file is banana by the user."
+.venv/bin/python -m electra_jax.tools.summary "$workdir"

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Installs what the tests need beside what a run needs, then runs the linter and every test.
+# Usage: tests/run.sh [PYTEST_ARGUMENT...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+launch/environment.sh requirements.txt tests/requirements.txt
+.venv/bin/ruff check .
+.venv/bin/python -m pytest -n 2 --dist loadfile "$@"

@@ -1,0 +1,119 @@
+"""The command from end to end, its screen with and without colours, its files, and its errors."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from configs import base
+from electra_jax import inference
+from electra_jax.errors import UserError
+from electra_jax.tools import predict, predict_screen
+from tests.conftest import ROOT
+from tests.workdirs import TEXT, make_workdir
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  return make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece")
+
+
+@pytest.fixture(scope="module")
+def run(workdir):
+  return inference.load(workdir)
+
+
+def command(*arguments, **environment):
+  # One device: start-up is quicker than with the eight of conftest.
+  return subprocess.run([sys.executable, "-m", "electra_jax.tools.predict", *arguments], cwd=ROOT, text=True,
+                        capture_output=True, env={**os.environ, "XLA_FLAGS": "", **environment})
+
+
+def test_command_fills_judges_and_corrupts(workdir):
+  done = command(f"--workdir={workdir}", "--step=20", "--top_k=3", "--corrupt", "--threshold=0",
+                 "the <mask> sat on the [MASK].", TEXT[1])
+  assert done.returncode == 0 and done.stderr == "", done.stderr
+  lines = done.stdout.splitlines()
+  assert lines[0].startswith(f"{workdir}, step 20: rtd, sentencepiece of ")
+  first = lines.index("the <mask> sat on the [MASK].")
+  assert [line.split()[0] for line in lines[first + 1:first + 8:3]] == ["mask", "mask", "filled"]
+  assert lines[first + 8].startswith("  judged    [the") and "%]" in lines[first + 8]  # threshold 0 marks everything
+  second = lines.index(TEXT[1])
+  assert lines[second + 1].startswith("  judged    [rain ") and lines[second + 2].startswith("  corrupted ")
+  assert "masked, " in done.stdout and "found" in done.stdout
+  assert lines[-1].startswith("Legend: [word 87%] = looks replaced") and "most suspicious piece" in lines[-1]
+  assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments, said", [
+  (["--workdir=/nowhere", "the cat"], "No run can be read from /nowhere"),
+  (["the cat"], "--workdir is missing"),
+  (["--workdir=/nowhere"], "There is nothing to answer"),
+  (["--workdir=/nowhere", "--treshold=0.2", "the cat"], "threshold"),
+])
+def test_command_tells_mistakes_in_four_lines(arguments, said):
+  done = command(*arguments)
+  assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+  assert all(part in done.stderr for part in ("Error: ", "got: ", "allowed: ", "fix: "))
+
+
+def shown(run, texts, threshold, **options):
+  screen = io.StringIO()
+  console = Console(file=screen, highlight=False, force_terminal=True, color_system="standard", width=80)
+  predict_screen.show(inference.answer(run, texts, **options), predict_screen.Screen(console, threshold))
+  return screen.getvalue()
+
+
+def test_colours_take_the_place_of_brackets(run, monkeypatch):
+  monkeypatch.delenv("NO_COLOR", raising=False)
+  everything = shown(run, TEXT[:1], 0.0, with_corruption=True)
+  assert "\x1b[1;31mthe" in everything and "[the" not in everything.replace("\x1b[", "")
+  nothing = shown(run, TEXT[:1], 1.0)
+  assert "nothing reaches 100%; closest: " in nothing and "\x1b[1;31mthe" not in nothing
+
+
+def test_markup_in_a_sentence_is_text(run):
+  assert "[bold]the[/bold] cat" in shown(run, ["[bold]the[/bold] cat"], 1.0)
+
+
+def test_file_in_and_out_keeps_order_and_line_numbers(run, tmp_path, monkeypatch):
+  monkeypatch.setattr(predict, "CHUNK_LINES", 3)
+  texts = [*TEXT, "the [MASK] sat", *TEXT[:2]]
+  (tmp_path / "in.txt").write_text("\n\n".join(texts))
+  (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+  out = str(tmp_path / "out.jsonl")
+  for name, step in (("in.txt", 2), ("in.jsonl", 1)):
+    answers = predict.answer_file(run, str(tmp_path / name), top_k=7, with_corruption=True)
+    assert predict.write_records(answers, out) == 8
+    with open(out, encoding="utf-8") as file:
+      rows = [json.loads(line) for line in file]
+    assert [(row["line"], row["text"]) for row in rows] == [(1 + step * i, text) for i, text in enumerate(texts)]
+    (mask,) = rows[5]["masks"]
+    assert (mask["start"], mask["end"], len(mask["candidates"])) == (4, 10, 7) and "corrupted" not in rows[5]
+    for row in rows:
+      for part in [row, *filter(None, [row.get("corrupted")])]:
+        text = part["text"] if part is not row else row.get("filled", row["text"])
+        assert all(text[word["start"]:word["end"]] == word["word"] for word in part["words"])
+        assert all(0 <= word["replaced"] <= 1 for word in part["words"])
+    assert rows[0]["corrupted"]["num_masked"] >= len(rows[0]["corrupted"]["replacements"])
+
+
+@pytest.mark.parametrize("name, content, said", [
+  ("in.txt", None, "does not exist"),
+  ("in.txt", "\n \n", "holds no sentence"),
+  ("in.jsonl", '{"text": "a"}\n{"txt": "b"}\n', "in.jsonl:2"),
+  ("in.jsonl", '{"text": "a"}\n{"text": 3}\n', "in.jsonl:2"),
+  ("in.jsonl", '{"text": "a"}\nplain\n', "in.jsonl:2"),
+  ("in.txt", "the cat\n\n" + "the cat " * 80, "in.txt:3"),
+])
+def test_files_that_cannot_be_answered_leave_nothing_behind(run, tmp_path, name, content, said):
+  if content is not None:
+    (tmp_path / name).write_text(content)
+  before = set(os.listdir(tmp_path))
+  with pytest.raises(UserError, match=said):
+    predict.write_records(predict.answer_file(run, str(tmp_path / name), top_k=7), str(tmp_path / "out.jsonl"))
+  assert set(os.listdir(tmp_path)) == before
