@@ -39,6 +39,7 @@ def defaults() -> ConfigDict:
 
   # ---- generator: the small masked LM of ELECTRA; unused by the MLM objective (ELECTRA section 3.2)
   c.generator = ConfigDict()
+  c.generator.kind = "learned"  # learned (a masked LM) | unigram | uniform (both: from the corpus's token counts)
   c.generator.width_fraction = 1 / 3  # of hidden size, FFN size and heads (Table 4, "Generator Size")
   c.generator.depth_fraction = 1.0  # of layers: the paper shrinks only the widths
   c.generator.hidden_size = placeholder(int)  # the four below are derived from the fractions
@@ -48,23 +49,40 @@ def defaults() -> ConfigDict:
 
   # ---- objective
   c.objective = ConfigDict()
-  c.objective.name = "rtd"  # rtd (ELECTRA) | mlm (BERT, RoBERTa)
-  c.objective.mlm_weight = 1.0  # weight of the masked-LM loss
+  # rtd (ELECTRA) | mlm (RoBERTa) | mlm_nsp (BERT) | a row of electra_jax/objectives/__init__.py
+  c.objective.name = "rtd"
+  c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
-  c.objective.weight_tying = "token_embeddings"  # between generator and discriminator: token_embeddings | none
+  c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | all (equal sizes)
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
+  c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)
+  c.objective.encoder_mlm_weight = 1.0  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none
+  c.objective.generator_steps = placeholder(int)  # two_stage: updates of the first stage; derived: half of the run
+  c.objective.policy_weight = 1.0  # adversarial: of the generator's REINFORCE loss, in place of mlm_weight
+  c.objective.baseline_weight = 1.0  # adversarial: of the baseline's cross-entropy; the paper names neither
+  c.objective.unchanged_share = 0.2  # contrastive: sequences that are not corrupted (Appendix F)
+  c.objective.sentence_weight = 1.0  # contrastive: of the loss per sequence; the paper names none
 
   # ---- data
   c.data = ConfigDict()
-  c.data.path = ""  # text file, .jsonl[.gz|.zst], directory, glob, or "pydoc:" (English that Python carries)
-  c.data.text_field = "text"  # the field of a JSONL record that holds the document
+  # Text file, .jsonl[.gz|.zst], .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT], or "pydoc:"
+  # (English that Python carries); several with weights: "wiki/*2,books.txt*0.5" (documents.read_documents).
+  c.data.path = ""
+  c.data.text_field = "text"  # the field of a record (JSONL, Parquet, TFDS) that holds the document
+  c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
+  c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets
   c.data.heldout_share = 0.01  # share of documents kept for evaluation, chosen by a hash of their text
   c.data.max_documents = 0  # stop after so many documents; 0 = all
   c.data.shards_path = ""  # where packed examples live; "" = <workdir>/shards
-  c.data.format = "ELECTRA"  # ELECTRA (one or two segments) | FULL-SENTENCES (RoBERTa section 4.2)
+  # ELECTRA (one or two segments) | of RoBERTa section 4.2: FULL-SENTENCES | DOC-SENTENCES | with labels for NSP:
+  # SEGMENT-PAIR | SENTENCE-PAIR
+  c.data.format = "ELECTRA"
   c.data.sequence_length = 512  # tokens per example, special tokens included
+  # rows: train.batch_size examples | tokens: as many more as are shorter (RoBERTa 4.2); derived: tokens for
+  # DOC-SENTENCES and SENTENCE-PAIR
+  c.data.batch_unit = placeholder(str)
   c.data.single_segment_share = 0.1  # ELECTRA's builder: examples that get one segment only
-  c.data.short_sequence_share = 0.05  # ELECTRA's builder: examples with a random shorter target length
+  c.data.short_sequence_share = 0.05  # ELECTRA's builder and SEGMENT-PAIR: with a random shorter target length
   c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65 536
   c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPU count
   c.data.reader = "auto"  # tf (tf.data) | threads (no TensorFlow needed, same bytes) | auto (tf if installed)
@@ -82,6 +100,7 @@ def defaults() -> ConfigDict:
   c.data.masking.policy = "mask_only"  # mask_only (ELECTRA) | bert (80/10/10) | released_electra (85/15 kept)
   c.data.masking.mask_share = placeholder(float)  # chosen positions that become [MASK]; from the policy
   c.data.masking.random_share = placeholder(float)  # chosen positions that become a random token; the rest stay
+  c.data.masking.unit = "token"  # token | word (whole words) | span (of words; geometric lengths as in SpanBERT)
   c.data.masking.num_static_masks = 0  # 0 = a new mask each epoch; 10 = BERT's ten fixed ones (RoBERTa 4.1)
   c.data.masking.max_predictions = placeholder(int)  # slots per example: ceil(rate * sequence_length)
 
@@ -136,7 +155,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
   config.model.update(hidden_size=64, embedding_size=64, num_hidden_layers=2, num_attention_heads=2,
                       intermediate_size=128)
   config.model.max_position_embeddings = 64 + config.model.position_offset
-  config.generator.width_fraction = 0.5
+  config.generator.width_fraction = 1.0 if config.generator.width_fraction == 1 else 0.5  # equal sizes stay equal
   config.data.update(path="pydoc:", sequence_length=64, max_documents=400, heldout_share=0.05)
   config.data.tokenizer.update(vocab_size=1024, training_bytes=2_000_000)
   config.optimizer.warmup_steps = 10

@@ -1,6 +1,12 @@
 """How does a run survive? Asynchronous Orbax checkpoints; the newest good one wins, then init_from, then scratch."""
 
+import contextlib
+import functools
+import logging as python_logging
 import os
+import shutil
+import sys
+from collections.abc import Iterator
 
 import jax
 import orbax.checkpoint as ocp
@@ -20,10 +26,9 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
-    try:
+    _quieten_orbax()
+    with self._storage_errors():
       self._manager = ocp.CheckpointManager(self._directory, options=options)
-    except OSError as error:
-      raise _storage_error(self._directory, error) from error
     self._every_steps = config_checkpoint.every_steps
 
   def restore_newest(self, abstract: TrainState) -> TrainState | None:
@@ -32,13 +37,18 @@ class Checkpoints:
     A damaged one is reported and removed from the order; the one before it is used.
 
     Raises:
-      UserError: there are checkpoints, but none can be read.
+      UserError: there are checkpoints, but none can be read, or they are of another model.
     """
     steps = sorted(self._manager.all_steps(), reverse=True)
     faults = []
     for step in steps:
       try:
+        path = os.path.join(self._directory, str(step))
+        with _reader() as reader:
+          _check_shapes(_saved_params(reader, path), abstract.params, path)
         state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
+      except UserError:
+        raise
       except Exception as error:  # Orbax and TensorStore raise many types for damaged files
         faults.append(f"\n    step {step}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
         logging.warning("The checkpoint of step %d is damaged; trying the one before.%s", step, faults[-1])
@@ -53,7 +63,13 @@ class Checkpoints:
     return None
 
   def save_if_due(self, state: TrainState, step: int) -> None:
-    """Starts a save at every multiple of `checkpoint.every_steps`; the loop goes on while it is written."""
+    """Starts a save at every multiple of `checkpoint.every_steps`; the loop goes on while it is written.
+
+    Raises:
+      UserError: the disk is full or cannot be written; this is how the loop hears of a save that has failed meanwhile.
+    """
+    with self._storage_errors():
+      self._manager.check_for_errors()
     if step % self._every_steps == 0:
       self.save(state, step)
 
@@ -61,22 +77,39 @@ class Checkpoints:
     """Starts a save of this step, unless it is there already.
 
     Raises:
-      UserError: the disk is full or cannot be written; earlier checkpoints stay as they were.
+      UserError: the disk is full or cannot be written, now or in the save before; earlier checkpoints stay as they
+        were.
     """
     if step in self._manager.all_steps():
       return
-    try:
+    with self._storage_errors():
       self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
-    except OSError as error:
-      raise _storage_error(self._directory, error) from error
 
   def close(self) -> None:
-    """Waits for the save in progress."""
-    try:
+    """Waits for the save in progress.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    with self._storage_errors():
       self._manager.wait_until_finished()
       self._manager.close()
+
+  @contextlib.contextmanager
+  def _storage_errors(self) -> Iterator[None]:
+    """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
+    try:
+      yield
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as ValueError
-      raise _storage_error(self._directory, error) from error
+      if jax.process_index() == 0 and os.path.isdir(self._directory):
+        for name in os.listdir(self._directory):
+          if ocp.utils.TMP_DIR_SUFFIX in name:
+            shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
+      raise UserError(f"A checkpoint cannot be written to {self._directory}",
+                      got=f"{type(error).__name__}: {error}",
+                      allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
+                      fix="free space or choose another --workdir; the same command then goes on from the last "
+                      "checkpoint") from error
 
 
 def saved_steps(workdir: str) -> list[int]:
@@ -105,10 +138,9 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
                     "check the path, or train first: launch/demo.sh makes one in minutes")
   step = max(steps) if step is None else step
   path = os.path.join(_directory(workdir), str(step))
-  # Composite, although there is one item: the step's folder, which holds the metadata, is what Orbax then opens.
-  with ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler())) as reader:
+  with _reader() as reader:
     try:
-      saved = reader.metadata(path).item_metadata["default"].tree["params"]
+      saved = _saved_params(reader, path)
       if abstract_params is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), saved)
@@ -128,6 +160,16 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
   return step, restored["default"]["params"]
 
 
+def _reader() -> ocp.Checkpointer:
+  # Composite, although there is one item: the step's folder, which holds the metadata, is what Orbax then opens.
+  return ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler()))
+
+
+def _saved_params(reader: ocp.Checkpointer, path: str) -> PyTree:
+  """Shapes and types of the parameters in a checkpoint."""
+  return reader.metadata(path).item_metadata["default"].tree["params"]
+
+
 def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
   """Orbax would cut or pad arrays of another shape without a word."""
   shapes = {sharding.path_name(key): tuple(leaf.shape) for key, leaf in jax.tree_util.tree_leaves_with_path(saved)}
@@ -145,7 +187,20 @@ def _directory(workdir: str) -> str:
   return os.path.abspath(os.path.join(workdir, "checkpoints"))
 
 
-def _storage_error(directory: str, error: Exception) -> UserError:
-  return UserError(f"A checkpoint cannot be written to {directory}", got=f"{type(error).__name__}: {error}",
-                   allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
-                   fix="free space or choose another --workdir; the same command then goes on from the last checkpoint")
+@functools.cache
+def _quieten_orbax() -> None:
+  """Keeps the tracebacks of a failed save off the console, where they would hide the error that we report.
+
+  Orbax logs what it is about to raise, once in each of its threads; asyncio, which nobody else uses here, logs the
+  same for each array; and TensorStore's threads print that the event loop is closed by then.
+  """
+  former = sys.unraisablehook
+
+  def report(unraisable):
+    if str(unraisable.exc_value) != "Event loop is closed":
+      former(unraisable)
+
+  sys.unraisablehook = report
+  python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
+  logging.get_absl_logger().addFilter(
+    lambda record: record.exc_info is None or f"{os.sep}orbax{os.sep}" not in record.pathname)

@@ -1,5 +1,6 @@
 """How does a recipe become the one frozen config of a run? Derive, validate everything at once, freeze, save, diff."""
 
+import contextlib
 import difflib
 import json
 import math
@@ -22,12 +23,16 @@ MASKING_POLICIES = {
 CHOICES = {
   "mode": ("pretrain",),
   "model.hidden_act": ("gelu", "gelu_new"),
-  "objective.name": ("rtd", "mlm"),
-  "objective.weight_tying": ("token_embeddings", "none"),
-  "data.format": ("ELECTRA", "FULL-SENTENCES"),
+  "generator.kind": ("learned", "unigram", "uniform"),
+  "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
+                     "two_stage", "adversarial", "contrastive"),
+  "objective.weight_tying": ("token_embeddings", "none", "all"),
+  "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
+  "data.on_bad_record": ("error", "skip"),
   "data.reader": ("auto", "tf", "threads"),
   "data.tokenizer.kind": ("sentencepiece", "wordpiece", "byte_bpe"),
   "data.masking.policy": tuple(MASKING_POLICIES),
+  "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear",),
   "train.compute_dtype": ("bfloat16", "float32"),
@@ -37,7 +42,8 @@ CHOICES = {
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
              "eval.", "checkpoint.", "mesh.", "log.",
-             "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path")
+             "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
+             "data.on_bad_record", "data.tfds_dir")
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -79,11 +85,13 @@ def _derive(c: ConfigDict) -> None:
   default(c.generator, "intermediate_size", round(c.model.intermediate_size * width))
   default(c.generator, "num_attention_heads", max(1, round(c.model.num_attention_heads * width)))
   default(c.generator, "num_hidden_layers", max(1, round(c.model.num_hidden_layers * depth)))
+  default(c.objective, "generator_steps", c.train.num_steps // 2 if c.objective.name == "two_stage" else 0)
   mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
   default(c.data.masking, "mask_share", mask_share)
   default(c.data.masking, "random_share", random_share)
   default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
+  default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
   default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
   default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))
 
@@ -110,22 +118,26 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
   not_negative = ["train.num_steps", "data.max_documents", "eval.every_steps", "eval.max_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
+                  "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
+                  "objective.sentence_weight", "objective.generator_steps",
                   "data.masking.num_static_masks", "model.position_offset"]
   for key in not_negative:
     if _lookup(c, key) < 0:
       yield f"{key} is {_lookup(c, key)}; it must not be negative"
   shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
             "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
-            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"]
+            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2", "objective.unchanged_share"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
+  yield from _objective_faults(c)
 
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:
-  """The branches that describe a network of this run; masked LMs have no generator."""
-  return ("model",) if c.objective.name == "mlm" else ("model", "generator")
+  """The branches that describe a network of this run; masked LMs have no generator, counts need no network."""
+  has_none = c.objective.name in ("mlm", "mlm_nsp") or c.generator.kind != "learned"
+  return ("model",) if has_none else ("model", "generator")
 
 
 def _joint_faults(c: ConfigDict) -> Iterator[str]:
@@ -146,6 +158,10 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   if c.train.accumulation_steps > 0 and c.train.batch_size % c.train.accumulation_steps:
     yield (f"train.batch_size {c.train.batch_size} is not a multiple of train.accumulation_steps "
            f"{c.train.accumulation_steps}")
+  if c.data.batch_unit not in ("rows", "tokens"):
+    yield f"data.batch_unit is {c.data.batch_unit!r}; allowed: rows, tokens"
+  if c.objective.name == "mlm_nsp" and c.data.format not in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
+    yield f"objective.name=mlm_nsp needs data.format SEGMENT-PAIR or SENTENCE-PAIR, got {c.data.format!r}"
   masking = c.data.masking
   if masking.mask_share + masking.random_share > 1 + 1e-9:
     yield f"data.masking.mask_share + random_share is {masking.mask_share + masking.random_share}; at most 1"
@@ -157,6 +173,33 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     yield "optimizer.beta1 and beta2 must be below 1"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
+
+
+def _objective_faults(c: ConfigDict) -> Iterator[str]:
+  """What each objective and each way to share weights asks of the generator."""
+  name, tying = c.objective.name, c.objective.weight_tying
+  if c.generator.kind != "learned" and name in ("two_stage", "adversarial"):
+    yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
+  sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+           if c.generator[size] != c.model[size]]
+  both = ", ".join(f"{size} {c.generator[size]} and {c.model[size]}" for size in sizes)
+  if name == "two_stage":
+    if sizes:
+      yield (f"objective.name=two_stage starts the discriminator as a copy of the generator, so both must have equal "
+             f"sizes; got {both}; set generator.width_fraction and depth_fraction to 1")
+    if tying != "none":
+      yield (f"objective.weight_tying is {tying!r}, but objective.name=two_stage freezes one network while the other "
+             "learns; set it to none")
+    if not 0 < c.objective.generator_steps < c.train.num_steps:
+      yield (f"objective.generator_steps is {c.objective.generator_steps}; both stages need a step of the "
+             f"{c.train.num_steps} in train.num_steps")
+  if tying == "all" and "generator" in _networks(c) and name != "two_stage":
+    if name not in ("rtd", "electra_15", "electra_15_other", "contrastive"):
+      yield (f"objective.weight_tying is 'all', but objective.name={name} does not train a masked LM and a "
+             "replaced-token detector together; set it to token_embeddings or none")
+    if sizes:
+      yield (f"objective.weight_tying 'all' needs equal sizes of generator and model; got {both}; set "
+             "generator.width_fraction and depth_fraction to 1")
 
 
 def _lookup(config: ConfigDict, key: str):
@@ -199,9 +242,13 @@ def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
   """Writes the given and the resolved config, package versions and the git commit as JSON, atomically."""
   record = {"given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(), "commit": _commit()}
   partial = f"{path}.partial-{os.getpid()}"
-  with open(partial, "w", encoding="utf-8") as file:
-    json.dump(record, file, indent=2, sort_keys=True)
-  os.replace(partial, path)
+  try:
+    with open(partial, "w", encoding="utf-8") as file:
+      json.dump(record, file, indent=2, sort_keys=True)
+    os.replace(partial, path)
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(partial)
 
 
 def load(workdir: str) -> FrozenConfigDict:

@@ -1,12 +1,15 @@
-"""How does a process find the others? One start-up for a laptop, SLURM, TPU pods and Kubernetes."""
+"""How do the processes of a run start and stop together? On a laptop, SLURM, TPU pods and Kubernetes alike."""
 
 import os
+import signal
+import threading
 
 import jax
 
 from electra_jax.errors import UserError
 
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+BARRIER_SECONDS = 7 * 24 * 3600
 
 
 def start() -> None:
@@ -42,8 +45,60 @@ def _cluster_is_known() -> bool:
 
 
 def barrier(name: str) -> None:
-  """Returns when every process has come here."""
-  if jax.process_count() > 1:
+  """Returns when every process has come here, be it after hours in which one of them prepares the data.
+
+  A collective on the devices would not wait so long: Gloo, which connects CPUs, gives up after half a minute.
+  """
+  if jax.process_count() == 1:
+    return
+  from jax._src import distributed as coordination  # jax has no public barrier but the collective
+  from jax.experimental import multihost_utils
+
+  if coordination.global_state.client is None:  # processes that the TPU runtime alone has brought together
+    multihost_utils.sync_global_devices(name)
+  else:
+    coordination.global_state.client.wait_at_barrier(f"electra_jax/{name}", BARRIER_SECONDS * 1000)
+
+
+class StopRequest:
+  """Ctrl-C and SIGTERM (what schedulers send before they take a machine away), noted for the loop to look at.
+
+  Inside `with`, the first signal is noted and the second has its usual effect at once. A signal that is ignored (as
+  Ctrl-C is for background jobs) stays so.
+
+  With several processes all must leave the loop after the same step, although the signal reaches them at different
+  times or only some of them. jax's coordination service sees to that; it listens to SIGTERM, so that is left to it.
+  """
+
+  def __init__(self):
+    self._noted, self._former = False, {}
+
+  def __enter__(self):
+    if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+      for number in (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,):
+        if signal.getsignal(number) != signal.SIG_IGN:
+          self._former[number] = signal.signal(number, self._note)
+    return self
+
+  def __exit__(self, *_):
+    self._restore()
+
+  def reached(self, step: int) -> bool:
+    """Whether the loop ends after this step. To be called once after each step, in every process."""
+    if jax.process_count() == 1:
+      return self._noted
     from jax.experimental import multihost_utils
 
-    multihost_utils.sync_global_devices(name)
+    return multihost_utils.reached_preemption_sync_point(step)
+
+  def _note(self, number, frame):
+    del number, frame
+    self._noted = True
+    self._restore()
+    if jax.process_count() > 1:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  def _restore(self):
+    for number, handler in self._former.items():
+      signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    self._former = {}

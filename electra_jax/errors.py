@@ -1,5 +1,7 @@
 """How does the project tell a user what went wrong? In four parts: what, got, allowed, fix."""
 
+import functools
+
 
 class UserError(ValueError):
   """A mistake in input, configuration or environment that the user can repair.
@@ -18,3 +20,15 @@ class UserError(ValueError):
   def __init__(self, what: str, *, got: object, allowed: str, fix: str):
     self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
     super().__init__(f"{what.rstrip('.')}.\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
+
+  def __reduce__(self):  # worker processes send it to their parent
+    return functools.partial(type(self), got=self.got, allowed=self.allowed, fix=self.fix), (self.what,)
+
+
+class Interrupted(Exception):
+  """A signal has asked the run to stop, and its checkpoint is complete; `main` ends with STATUS.
+
+  It is no fault, but the status must not be 0 either, so that a scheduler can tell "start me again" from "finished".
+  """
+
+  STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on

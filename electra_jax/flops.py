@@ -58,6 +58,7 @@ class Network:
   mlp: int
   vocab: int
   length: int
+  heads_on_top: tuple[str, ...]  # of HEADS
 
 
 def model_flops(config) -> FlopCount:
@@ -72,8 +73,8 @@ def model_flops(config) -> FlopCount:
   predictions_share = config.data.masking.max_predictions / config.data.sequence_length
   terms = {}
   for name, network in _networks(config, config.model.vocab_size).items():
-    heads = _rtd_head(network) if name == "discriminator" else _mlm_head(network, predictions_share)
-    terms |= {f"{name}/{term}": count for term, count in {**_encoder(network), **heads}.items()}
+    counts = _encoder(network) | _heads(network, predictions_share)
+    terms |= {f"{name}/{term}": count for term, count in counts.items()}
   return _count("matmuls only, 3 x forward, sparse lookups", config, terms, 3)
 
 
@@ -89,29 +90,51 @@ def paper_flops(config) -> FlopCount:
   """
   terms = {}
   for name, network in _networks(config, config.data.tokenizer.vocab_size).items():
-    heads = _rtd_head(network) if name == "discriminator" else _mlm_head(network, PAPER_MLM_SHARE)
     extra = {"embedding_lookup": 2 * network.embed * (network.vocab + network.length + config.model.type_vocab_size),
-             "elementwise": _elementwise(network, "rtd" if name == "discriminator" else "mlm")}
-    terms |= {f"{name}/{term}": count for term, count in {**_encoder(network), **heads, **extra}.items()}
+             "elementwise": _elementwise(network)}
+    counts = _encoder(network) | _heads(network, PAPER_MLM_SHARE) | extra
+    terms |= {f"{name}/{term}": count for term, count in counts.items()}
   return _count("ELECTRA Appendix C: 2 x forward, dense lookups, all operations", config, terms, 2)
 
 
 def _count(convention: str, config, forward_per_token: dict[str, float], factor: int) -> FlopCount:
   tokens = config.train.batch_size * config.data.sequence_length
-  terms = {name: float(factor * tokens * count) for name, count in forward_per_token.items()}
+  passes = {network: _passes(config, network, factor) for network in ("encoder", "generator", "discriminator")}
+  terms = {name: float(passes[name.split("/")[0]] * tokens * count) for name, count in forward_per_token.items()}
   return FlopCount(convention, terms, config.train.num_steps)
 
 
+def _passes(config, network: str, factor: int) -> float:
+  """Forward passes that a step of a network costs: `factor` where it learns, 1 where it is frozen; the run's mean."""
+  if config.objective.name != "two_stage":
+    return factor
+  first = config.objective.generator_steps / config.train.num_steps  # share of the first stage
+  return factor * first + (1 - first) if network == "generator" else factor * (1 - first)
+
+
+# objective -> the networks that one step runs, with their heads.
+NETWORKS = MappingProxyType({
+  "mlm": {"encoder": ("mlm",)},
+  "mlm_nsp": {"encoder": ("mlm", "nsp")},
+  **{name: {"generator": ("mlm",), "discriminator": ("rtd",)}
+     for name in ("rtd", "electra_15", "electra_15_other", "two_stage")},
+  "contrastive": {"generator": ("mlm",), "discriminator": ("rtd", "sentence")},
+  "adversarial": {"generator": ("mlm", "baseline"), "discriminator": ("rtd",)},
+  "replace_mlm": {"generator": ("mlm",), "encoder": ("mlm",)},
+  "all_tokens_mlm": {"generator": ("mlm",), "encoder": ("full_mlm", "copy")},
+})
+
+
 def _networks(config, vocab_size: int) -> dict[str, Network]:
-  """The encoders that one step runs, by name."""
-  def network(branch):
+  """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
+  def network(branch, heads_on_top):
     return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
                    heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
-                   length=config.data.sequence_length)
+                   length=config.data.sequence_length, heads_on_top=heads_on_top)
 
-  if config.objective.name == "mlm":
-    return {"encoder": network(config.model)}
-  return {"generator": network(config.generator), "discriminator": network(config.model)}
+  return {name: network(config.generator if name == "generator" else config.model, heads_on_top)
+          for name, heads_on_top in NETWORKS[config.objective.name].items()
+          if name != "generator" or config.generator.kind == "learned"}
 
 
 # Forward operations per token of the input. One dense layer of n inputs and m outputs costs 2 n m per token.
@@ -127,12 +150,27 @@ def _encoder(net: Network) -> dict[str, float]:
 
 
 def _mlm_head(net: Network, share: float) -> dict[str, float]:
-  """`share` is the part of the positions that reach the head."""
   return {"mlm_head": 2 * net.hidden * net.embed * share, "mlm_softmax": 2 * net.embed * net.vocab * share}
 
 
-def _rtd_head(net: Network) -> dict[str, float]:
-  return {"rtd_head": 2 * net.hidden**2 + 2 * net.hidden}  # a hidden layer, then one logit
+def _hidden_layer(net: Network) -> float:
+  return 2 * net.hidden**2 + 2 * net.hidden  # a hidden layer, then one logit
+
+
+# head -> (network, share of the positions that are masked) -> its terms.
+HEADS = MappingProxyType({
+  "mlm": _mlm_head,
+  "full_mlm": lambda net, share: _mlm_head(net, 1.0),
+  "rtd": lambda net, share: {"rtd_head": _hidden_layer(net)},
+  "sentence": lambda net, share: {"sentence_head": _hidden_layer(net) / net.length},  # at [CLS] only
+  "nsp": lambda net, share: {"nsp_head": (2 * net.hidden**2 + 4 * net.hidden) / net.length},  # at [CLS] only
+  "copy": lambda net, share: {"copy_head": 2 * net.hidden},
+  "baseline": lambda net, share: {"baseline_head": 2 * net.hidden * share},
+})
+
+
+def _heads(net: Network, share: float) -> dict[str, float]:
+  return {term: count for head in net.heads_on_top for term, count in HEADS[head](net, share).items()}
 
 
 # Operations per entry, by hand from the formulas (an exponential is one operation): softmax subtracts the maximum,
@@ -141,12 +179,14 @@ def _rtd_head(net: Network) -> dict[str, float]:
 SOFTMAX, DROPOUT, GELU, LAYER_NORM = 5, 4, 8, 5
 
 
-def _elementwise(net: Network, head: str) -> float:
+def _elementwise(net: Network) -> float:
   embedding = net.embed * (2 + LAYER_NORM + DROPOUT) + (0 if net.embed == net.hidden else net.hidden)
   biases = 6 * net.hidden + net.mlp  # query, key, value, output, both of the feed-forward block
   blocks = 2 * net.hidden * (DROPOUT + 1 + LAYER_NORM)  # after attention and feed-forward; 1 = the residual
   scores = net.heads * net.length * (SOFTMAX + DROPOUT + 1)  # 1 = the division by sqrt(head size)
   layers = net.layers * (biases + blocks + scores + net.mlp * GELU)
-  if head == "rtd":
-    return embedding + layers + net.hidden * (1 + GELU) + 1
-  return embedding + layers + PAPER_MLM_SHARE * (net.embed * (1 + GELU + LAYER_NORM) + net.vocab * (1 + SOFTMAX))
+  hidden_layer = net.hidden * (1 + GELU) + 1
+  mlm = net.embed * (1 + GELU + LAYER_NORM) + net.vocab * (1 + SOFTMAX)
+  heads = {"mlm": PAPER_MLM_SHARE * mlm, "full_mlm": mlm, "rtd": hidden_layer, "sentence": hidden_layer / net.length,
+           "nsp": 3 * net.hidden / net.length, "copy": 1, "baseline": PAPER_MLM_SHARE}
+  return embedding + layers + sum(heads[head] for head in net.heads_on_top)

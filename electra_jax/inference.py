@@ -7,7 +7,7 @@ generator (masks) and its discriminator (replaced tokens), section 2 of its pape
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,21 +21,14 @@ from electra_jax import config as config_lib
 from electra_jax.data import masking, sentences, tokenizers
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
-from electra_jax.models.bert import Bert, make_transformer_config
-from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import rtd, sampling
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.objectives import generators, networks
+from electra_jax.objectives.networks import Network
 
 Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
 
 BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
-
-
-class Network(NamedTuple):
-  """What a run can compute, without dropout, whatever its parameters are called."""
-
-  mlm_logits: Callable[[PyTree, Batch], Array]  # -> float32 [batch, predictions, vocab]
-  rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
 
 
 class Run(NamedTuple):
@@ -64,25 +57,6 @@ class Judged(NamedTuple):
   probability: float  # that it was replaced
 
 
-@functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
-def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
-  model = rtd.make_model(transformer, config_generator, config_objective)
-  return Network(lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits"),
-                 lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
-                                                        method="discriminator_logits"))
-
-
-@functools.cache
-def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
-  del config_generator, config_objective
-  model = Bert(transformer, head_names=("mlm_head",))
-  return Network(lambda params, batch: model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"],
-                                                   False, method="mlm_logits"), None)
-
-
-NETWORKS = {"rtd": _electra, "mlm": _masked_lm}  # by objective.name
-
-
 def load(workdir: str, step: int | None = None) -> Run:
   """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
 
@@ -95,7 +69,7 @@ def load(workdir: str, step: int | None = None) -> Run:
   # CPUs have no bfloat16 units worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
-  network = NETWORKS[config.objective.name](transformer, config.generator, config.objective)
+  network = networks.make(transformer, config.generator, config.objective)
   return Run(config, tokenizer, step, params, network)
 
 
@@ -128,7 +102,7 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
   Several masks of one text are filled independently of each other, as in training.
 
   Raises:
-    UserError: as `encode`; or `top_k` exceeds the vocabulary.
+    UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
   """
   tokenizer = run.tokenizer
   is_special = np.zeros(run.config.model.vocab_size, bool)
@@ -139,7 +113,10 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
                     fix="use --top_k=5")
   encoded = [encode(run, text) for text in texts]
   found = [[] for _ in encoded]
-  for indices in _batches(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
+  with_masks = [i for i, sentence in enumerate(encoded) if sentence.masks]
+  if with_masks:
+    _check_masked_lm(run, "This run has no masked LM to fill masks with")
+  for indices in _batches(encoded, with_masks):
     batch = make_batch(run, [encoded[i] for i in indices])
     ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
     for row, i in enumerate(indices):
@@ -215,14 +192,20 @@ def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch len
     UserError: the run has no generator beside its encoder.
   """
   _check_electra(run, "This run has no generator that corrupts text for a discriminator")
-  temperature = run.config.objective.sampling_temperature
-  return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, temperature))
+  _check_masked_lm(run, "This run's replacements are drawn from token counts, which it does not keep")
+  return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, run.config.objective))
 
 
-@functools.partial(jax.jit, static_argnames=("network", "temperature"))
-def _corrupt(params, batch, rng, network: Network, temperature: float) -> Int[Array, "batch length"]:
-  sampled_ids = sampling.sample_ids(rng, network.mlm_logits(params, batch), temperature)
-  return sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids, batch["masked_weights"])
+@functools.partial(jax.jit, static_argnames=("network", "config_objective"))
+def _corrupt(params, batch, rng, network: Network, config_objective) -> Int[Array, "batch length"]:
+  return generators.corrupt(rng, network.mlm_logits(params, batch), batch, config_objective).ids
+
+
+def _check_masked_lm(run: Run, what: str) -> None:
+  if run.network.mlm_logits is None:
+    raise UserError(what, got=f"generator.kind={run.config.generator.kind!r}",
+                    allowed="a run with generator.kind='learned', or a masked LM",
+                    fix="ask it about sentences without masks: it judges their words")
 
 
 def _check_electra(run: Run, what: str) -> None:

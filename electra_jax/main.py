@@ -1,12 +1,14 @@
 """The command: python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny"""
 
 import os
+import signal
 import sys
+import traceback
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from electra_jax.errors import UserError
+from electra_jax.errors import Interrupted, UserError
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file(
@@ -23,8 +25,11 @@ USAGE = """Pre-trains a text encoder the way the ELECTRA and RoBERTa papers do.
                                            --config.data.path=/path/to/text
   Any recipe, shrunk to try it:        python -m electra_jax.main --config=configs/roberta_base.py:tiny --workdir=runs/t
 
-Kill it at any moment: the same command goes on from the last checkpoint. Recipes are in configs/, every key with its
-reason is in configs/common.py."""
+Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C or SIGTERM lets it write one first; a
+second Ctrl-C ends it at once. Recipes are in configs/, every key with its reason is in configs/common.py.
+
+Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by Ctrl-C or SIGTERM after a
+checkpoint was written, start it again to go on; 130 ended by Ctrl-C without one; 1 a fault of the program."""
 
 
 def main(argv: list[str]) -> None:
@@ -59,7 +64,8 @@ def start_jax() -> None:
 def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
   """absl's app.run for `main` and every tool: user errors are told in four lines, without a traceback.
 
-  The exit status is 2 for them. `usage` is what --help prints above the flags.
+  The exit status is 2 for them, Interrupted.STATUS for a run that was asked to stop, and 130 for Ctrl-C elsewhere.
+  `usage` is what --help prints above the flags.
   """
   sys.modules["__main__"].__doc__ = usage
   logging.set_verbosity(logging.WARNING)
@@ -69,13 +75,10 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
       rest = FLAGS(argv)
       if FLAGS["config"].value is not None:
         FLAGS.config.to_dict()  # a recipe that cannot be loaded says so only when it is used
-    except (flags.Error, AttributeError, OSError, TypeError, ValueError) as error:
-      if isinstance(error, UserError):
-        raise
-      said = str(error.args[0] if error.args else error).strip().split("\n")
-      got = said[-1] if any(line.startswith("Traceback") for line in said) else "\n    ".join(said)
-      raise UserError("A flag cannot be understood", got=got, allowed="the flags of --help and the keys of "
-                      "configs/common.py", fix="correct the flag") from error
+    except UserError:
+      raise
+    except Exception as error:  # a recipe is a program: it can raise anything
+      raise _flag_error(error) from error
     if len(rest) > 1 and not takes_arguments:
       raise UserError("There are arguments that are no flags", got=" ".join(rest[1:]), allowed="--name=value",
                       fix="write --name=value without blanks around the equals sign")
@@ -85,7 +88,45 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
     app.run(main_function, flags_parser=parse)
   except UserError as error:
     print(f"\nError: {error}", file=sys.stderr)
-    sys.exit(2)
+    leave(2)
+  except Interrupted as stop:
+    print(f"\n{stop}", file=sys.stderr)
+    sys.exit(Interrupted.STATUS)  # in all processes
+  except KeyboardInterrupt:
+    print("\nInterrupted.", file=sys.stderr)
+    leave(128 + signal.SIGINT)
+  except Exception:
+    traceback.print_exc()
+    leave(1)
+
+
+def _flag_error(error: Exception) -> UserError:
+  """What absl, ml_collections or a recipe say about a flag, without the tracebacks that they put into their texts."""
+  cause = error
+  while not isinstance(error, SyntaxError) and isinstance(cause, Exception) and cause.args:  # it may wrap a KeyError
+    cause = cause.args[0]
+  said = str(cause).strip().split("\n")
+  got = said[-1] if any(line.startswith("Traceback") for line in said) else "\n    ".join(said)
+  if isinstance(error, flags.Error | AttributeError | TypeError) and "failure to load" not in got:
+    return UserError("A flag cannot be understood", got=got, fix="correct the flag",
+                     allowed="the flags of --help and the keys of configs/common.py")
+  return UserError("The recipe cannot be loaded", got=got.removeprefix(
+    "Configuration is not available because of an earlier failure to load: "),
+    allowed="a Python file with get_config, like those in configs/",
+    fix="check the path behind --config, for example --config=configs/tiny.py, or the file")
+
+
+def leave(status: int) -> None:
+  """Ends this process, also where others of the run do not know yet that it must end.
+
+  jax's orderly exit waits five minutes for them, while they wait for us; without us they are told and end too.
+  """
+  jax = sys.modules.get("jax")
+  if jax is not None and jax.distributed.is_initialized():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+  sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 Every objective shares this loop; what differs between them is the pure functions in `objectives/`.
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -14,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import logging
 
 from electra_jax import checkpoints, distributed, flops, metrics, objectives, optim, progress, sharding
 from electra_jax import config as config_lib
+from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, pipeline, shards, tokenizers
-from electra_jax.errors import UserError
+from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState, abstract_state, count_parameters, init_state
 
@@ -29,29 +30,34 @@ EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation dra
 def pretrain(given, workdir: str) -> dict[str, float]:
   """Trains until `train.num_steps`, or goes on from where the workdir stands. Returns the final evaluation.
 
+  It is empty where nothing is held out (`data.heldout_share`).
+
   Args:
     given: the recipe with its overrides (not yet resolved).
     workdir: config.json, tokenizer/, shards/, checkpoints/ and the logs live here.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
+    Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
   """
   config = config_lib.resolve(given)
   mesh = sharding.make_mesh(config.mesh)
   micro_batch_size = config.train.batch_size // config.train.accumulation_steps
   sharding.check_batch_size(micro_batch_size, mesh, "train.batch_size / train.accumulation_steps")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
-  claim_workdir(given, config, workdir)
+  workdir_lib.claim(config, workdir)
   data = open_data(config, workdir)
 
   transformer = make_transformer_config(config.model, num_tokens=data.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype, remat=config.train.remat)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
+                              data.token_counts)
   tx, learning_rate = optim.make(config.optimizer, config.train.num_steps)
   key = jax.random.key(config.seed, impl=prng_impl(config.train.prng_impl))
   init_rng, train_rng, eval_rng = jax.random.split(key, 3)
   example_batch = jax.tree.map(lambda rows: jnp.zeros((1, *rows.shape[1:]), rows.dtype), data.batch_at(0))
   init_params = functools.partial(objective.init, init_rng, example_batch)
+  workdir_lib.record_config(given, config, workdir)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh)
   start_step = int(state.step)
@@ -72,46 +78,49 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
   train_step, phase, window, evaluated_step = None, None, [], None
-  with jax.set_mesh(mesh):
-    for step in range(start_step + 1, config.train.num_steps + 1):  # `step` counts this update as done
-      if objective.phase_at(step - 1)[0] is not phase:
-        phase, first_step = objective.phase_at(step - 1)
-        if first_step == step - 1:
-          state = state._replace(params=phase.on_enter(state.params))
-        train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
-                                     accumulation_steps=config.train.accumulation_steps)
-      with timer.waiting():
-        batch = next(batches)
-      state, step_metrics = train_step(state, batch)
-      window.append(step_metrics)
-      if step == start_step + 1:
-        jax.block_until_ready(step_metrics)  # compilation is not training time
-      timer.step()
-      bar.advance(step)
+  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
+        jax.set_mesh(mesh)):
+    with distributed.StopRequest() as stop:
+      for step in range(start_step + 1, config.train.num_steps + 1):  # `step` counts this update as done
+        if objective.phase_at(step - 1)[0] is not phase:
+          phase, first_step = objective.phase_at(step - 1)
+          if first_step == step - 1:
+            state = state._replace(params=phase.on_enter(state.params))
+          train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
+                                       accumulation_steps=config.train.accumulation_steps)
+        with timer.waiting():
+          batch = next(batches)
+        state, step_metrics = train_step(state, batch)
+        window.append(step_metrics)
+        if step == start_step + 1:
+          jax.block_until_ready(step_metrics)  # compilation is not training time
+        timer.step()
+        bar.advance(step)
 
-      if step % config.train.log_every_steps == 0 or step == config.train.num_steps:
-        values = metrics.summarise(metrics.add_pairs(window))  # waits for the devices
-        window = []
-        check_finite(values, step, config.train.log_every_steps)
-        values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
-        writer.write(step, "train", values)
-        bar.show(step, values)
-      with timer.paused():
-        if config.eval.every_steps and step % config.eval.every_steps == 0:
-          jax.block_until_ready(state)
-          log_evaluation(evaluate(state.params), step, writer, bar)
-          evaluated_step = step
-        saved.save_if_due(state, step)
+        if step % config.train.log_every_steps == 0 or step == config.train.num_steps:
+          values = metrics.summarise(metrics.add_pairs(window))  # waits for the devices
+          window = []
+          check_finite(values, step, config.train.log_every_steps)
+          values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
+          writer.write(step, "train", values)
+          bar.show(step, values)
+        with timer.paused():
+          if config.eval.every_steps and step % config.eval.every_steps == 0:
+            jax.block_until_ready(state)
+            log_evaluation(evaluate(state.params), step, writer, bar)
+            evaluated_step = step
+          saved.save_if_due(state, step)
+        if stop.reached(step) and step < config.train.num_steps:
+          saved.save(state, step)
+          raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
+                            "complete; the same command goes on from there.")
 
+    saved.save(state, max(start_step, config.train.num_steps))
     if start_step >= config.train.num_steps:
       bar.message(f"This run is finished: {start_step} of {config.train.num_steps} steps are done.")
     result = evaluate(state.params)
     if evaluated_step != config.train.num_steps:
       log_evaluation(result, config.train.num_steps, writer, bar)
-    saved.save(state, max(start_step, config.train.num_steps))
-  saved.close()
-  writer.close()
-  bar.close()
   return result
 
 
@@ -123,26 +132,7 @@ class Data(NamedTuple):
   heldout: shards.ShardedExamples
   batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
-
-
-def claim_workdir(given, config, workdir: str) -> None:
-  """Writes config.json into a new workdir; in an old one, makes sure that it holds this very run.
-
-  Raises:
-    UserError: the workdir holds another run, or cannot be written.
-  """
-  path = os.path.join(workdir, "config.json")
-  if os.path.exists(path):
-    for name, (was, now) in config_lib.check_resumable(config_lib.load(workdir), config, workdir).items():
-      logging.info("On resume, %s changes from %r to %r.", name, was, now)
-  if jax.process_index() == 0:
-    try:
-      os.makedirs(workdir, exist_ok=True)
-      config_lib.save(path, given, config)
-    except OSError as error:
-      raise UserError(f"The workdir {workdir} cannot be written", got=error, allowed="a folder that you may write to",
-                      fix="choose another --workdir, or free space") from error
-  distributed.barrier("workdir")
+  token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
 
 
 def open_data(config, workdir: str) -> Data:
@@ -159,7 +149,8 @@ def open_data(config, workdir: str) -> Data:
                                     seed=config.seed, process_index=jax.process_index(),
                                     process_count=jax.process_count())
   entropy = unigram_entropy(heldout, config.eval.max_examples, tokenizer)
-  return Data(tokenizer, train, heldout, batch_at, entropy)
+  counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
+  return Data(tokenizer, train, heldout, batch_at, entropy, counts)
 
 
 def check_tokenizer(tokenizer, config) -> None:
@@ -256,7 +247,9 @@ def evaluate_batch(params, batch, index, *, objective, rng):
 
 
 def run_evaluation(eval_step, config, data: Data, mesh, params) -> dict[str, float]:
-  """Held-out metrics as global sums over every example, the last, partly filled batch included."""
+  """Held-out metrics as global sums over every example, the last, partly filled batch included; {} without one."""
+  if not len(data.heldout):
+    return {}
   batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, batch_size=config.eval.batch_size,
                                   max_examples=config.eval.max_examples, seed=config.seed,
                                   process_index=jax.process_index(), process_count=jax.process_count())
@@ -278,6 +271,10 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
 
 def log_evaluation(values: dict[str, float], step: int, writer, bar) -> None:
   """Into the logs, and as one line on the console."""
+  if not values:
+    bar.message(f"held-out at step {step}: nothing is held out, so nothing is evaluated. In a new workdir, set "
+                "--config.data.heldout_share above 0 and take more than one paragraph of text.")
+    return
   writer.write(step, "eval", values)
   shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
   bar.message(f"held-out at step {step}: {shown}")

@@ -33,11 +33,12 @@ PARAMETER_AXES = (
   (r".*/feed_forward/intermediate/kernel", ("hidden", "mlp")),
   (r".*/feed_forward/intermediate/bias", ("mlp",)),
   (r".*/feed_forward/output/kernel", ("mlp", "hidden")),
-  (r".*/(mlm_head|rtd_head)/dense/kernel", ("hidden", None)),
-  (r".*/rtd_head/output/kernel", ("hidden", None)),
+  (r".*/((mlm_head|rtd_head|sentence_head)/dense|nsp_head/pooler)/kernel", ("hidden", None)),
+  (r".*/(rtd_head|sentence_head|nsp_head|copy_head|baseline_head)/output/kernel", ("hidden", None)),
   (r".*/mlm_head/output_bias", ("vocab",)),
   (r".*/(attention|feed_forward)/output/bias", (None,)),
-  (r".*/(embeddings_project|mlm_head/dense|rtd_head/dense|rtd_head/output)/bias", (None,)),
+  (r".*/(embeddings_project|(mlm_head|rtd_head|sentence_head)/dense|nsp_head/pooler)/bias", (None,)),
+  (r".*/(rtd_head|sentence_head|nsp_head|copy_head|baseline_head)/output/bias", (None,)),
   (r".*/layer_norm/(scale|bias)", (None,)),
 )
 
@@ -62,8 +63,8 @@ def make_mesh(sizes: dict[str, int], devices: list[jax.Device] | None = None) ->
 def partition_spec(*logical_axes: str | None) -> PartitionSpec:
   """Mesh axes of an array whose dimensions carry these logical axes.
 
-  >>> partition_spec("batch", None, "mlp")
-  PartitionSpec(('data', 'fsdp'), None, 'tensor')
+  >>> tuple(partition_spec("batch", None, "mlp"))
+  (('data', 'fsdp'), None, 'tensor')
   """
   return PartitionSpec(*(RULES.get(axis) for axis in logical_axes))
 

@@ -1,9 +1,12 @@
 """Is every recipe complete and true to its table? Found by glob: a new recipe is tested without a new line here."""
 
 import importlib
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from electra_jax import config as config_lib
@@ -14,6 +17,8 @@ from electra_jax.train_state import count_parameters
 from tests.conftest import ROOT
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem not in ("__init__", "common"))
+ABLATIONS = sorted(f"ablations.{path.stem}" for path in (ROOT / "configs/ablations").glob("*.py")
+                   if path.stem != "__init__")
 
 # recipe -> (subtree, parameters the paper prints, to the nearest): Table 1 and 2 of ELECTRA; RoBERTa section 5.
 PAPER_PARAMETERS = {
@@ -25,7 +30,7 @@ PAPER_PARAMETERS = {
 # recipe -> training FLOPs of ELECTRA Tables 1 and 2. The batch of RoBERTa's row is "8k".
 PAPER_FLOPS = {"small": 1.4e18, "base": 6.4e19, "large": 7.1e20, "bert_small": 1.4e18, "bert_base": 6.4e19,
                "bert_large": 7.1e20, "roberta_large": 3.2e21}
-TABLE_4 = {  # ELECTRA Table 4: layers, hidden, FFN, heads, embedding, generator, rate, batch, steps BERT/ELECTRA, length
+TABLE_4 = {  # ELECTRA Table 4: layers, hidden, FFN, heads, embed, generator, rate, batch, steps BERT/ELECTRA, length
   "small": (12, 256, 1024, 4, 128, 1 / 2, 5e-4, 128, 1_450_000, 1_000_000, 128),
   "base": (12, 768, 3072, 12, 768, 1 / 3, 2e-4, 256, 1_000_000, 766_000, 512),
   "large": (24, 1024, 4096, 16, 1024, 1 / 4, 2e-4, 2048, 464_000, 400_000, 512),
@@ -40,7 +45,8 @@ def abstract_params(given):
   config = config_lib.resolve(given)
   transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
+                              np.ones(config.data.tokenizer.vocab_size, int))
   length, slots = config.data.sequence_length, config.data.masking.max_predictions
   ids = jax.ShapeDtypeStruct((2, length), jnp.int32)
   batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids,
@@ -49,7 +55,7 @@ def abstract_params(given):
   return config, objective, jax.eval_shape(objective.init, jax.random.key(0), batch)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES + ABLATIONS)
 def test_recipe_builds_and_every_rule_covers_its_parameters(name):
   config, objective, params = abstract_params(recipe(name))
   assert objective.encoder_path in params
@@ -58,7 +64,18 @@ def test_recipe_builds_and_every_rule_covers_its_parameters(name):
   assert all(decay == (sharding.path_name(path).split("/")[-1] in ("kernel", "embedding")) for path, decay in decays)
   assert flops.model_flops(config).per_step > 0
   config_lib.resolve(recipe(name, "tiny"))
-  assert len((ROOT / "configs" / f"{name}.py").read_text().splitlines()) <= 40
+  lines = (ROOT / "configs" / f"{name.replace('.', '/')}.py").read_text().splitlines()
+  assert len(lines) <= (20 if name in ABLATIONS else 40)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_ablation_names_its_row_and_changes_little(name):
+  module = importlib.import_module(f"configs.{name}")
+  assert re.match(r"(ELECTRA (Figure|Table|section|footnote|Appendix)|RoBERTa Table) ", module.__doc__)
+  bases = [value for key, value in vars(module).items() if inspect.ismodule(value) and key != "common"]
+  assert len(bases) == 1
+  changes = config_lib.diff(bases[0].get_config(), module.get_config())
+  assert len(changes) <= 4, changes
 
 
 @pytest.mark.parametrize("name", PAPER_PARAMETERS)
@@ -80,6 +97,38 @@ def test_roberta_base_has_exactly_the_published_parameters():
   given = recipe("roberta_base")
   given.model.vocab_multiple_size = 1
   assert count_parameters(abstract_params(given)[2]["encoder"]) == 124_697_433
+
+
+def test_the_original_bert():
+  """RoBERTa section 2.4 and 4.1; the parameter count is that of Hugging Face's BertForPreTraining."""
+  given = recipe("bert_original_base")
+  given.model.vocab_multiple_size = 1
+  c, _, params = abstract_params(given)
+  assert count_parameters(params["encoder"]) == 110_106_428
+  assert (c.optimizer.name, c.optimizer.learning_rate, c.optimizer.warmup_steps) == ("adamw", 1e-4, 10_000)
+  assert (c.optimizer.beta1, c.optimizer.beta2, c.optimizer.epsilon) == (0.9, 0.999, 1e-6)
+  assert (c.optimizer.weight_decay_rate, c.optimizer.schedule) == (0.01, "linear")
+  assert (c.train.batch_size, c.train.num_steps, c.data.sequence_length) == (256, 1_000_000, 512)
+  assert (c.data.format, c.objective.name, c.data.masking.num_static_masks) == ("SEGMENT-PAIR", "mlm_nsp", 10)
+  assert (c.data.masking.policy, c.data.tokenizer.kind, c.data.tokenizer.vocab_size) == ("bert", "wordpiece", 30522)
+
+
+@pytest.mark.parametrize("format_name, unit", [("DOC-SENTENCES", "tokens"), ("SENTENCE-PAIR", "tokens"),
+                                               ("FULL-SENTENCES", "rows"), ("SEGMENT-PAIR", "rows")])
+def test_batches_grow_for_the_formats_with_short_examples(format_name, unit):
+  given = recipe("roberta_base")
+  given.data.format = format_name
+  assert config_lib.resolve(given).data.batch_unit == unit
+  given.data.batch_unit = "words"
+  with pytest.raises(UserError, match=r"data\.batch_unit is 'words'; allowed: rows, tokens"):
+    config_lib.resolve(given)
+
+
+def test_next_sentence_prediction_needs_pairs():
+  given = recipe("bert_original_base")
+  given.data.format = "FULL-SENTENCES"
+  with pytest.raises(UserError, match=r"mlm_nsp needs data\.format SEGMENT-PAIR or SENTENCE-PAIR"):
+    config_lib.resolve(given)
 
 
 @pytest.mark.parametrize("name", PAPER_FLOPS)

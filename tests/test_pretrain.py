@@ -142,8 +142,8 @@ def test_a_batch_that_the_devices_do_not_divide_is_refused():
 
 # ---- the command, killed and started again ----
 
-WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven", "sailors",
-         "sang", "old", "songs", "about", "home"]
+WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven",
+         "sailors", "sang", "old", "songs", "about", "home"]
 
 
 def write_corpus(path, num_documents=60):

@@ -38,6 +38,6 @@ def make_tokenizer(config_data, workdir: str, seed: int) -> Tokenizer:
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)
     return tokenizer
-  documents.read_documents(config_data.path)  # a path that leads nowhere says so before anything is promised
+  documents.read_corpus(config_data)  # a path that leads nowhere says so before anything is promised
   print(f"No tokenizer yet: training a {config_data.tokenizer.kind} vocabulary on {config_data.path}.", flush=True)
   return tokenizers.train_tokenizer(config_data.tokenizer, documents.training_texts(config_data), own, seed)

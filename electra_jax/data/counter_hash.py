@@ -23,6 +23,7 @@ class Purpose(enum.IntEnum):
   MASK_ACTION = 3
   RANDOM_TOKEN = 4
   PACKING = 5
+  SPAN_LENGTH = 6
 
 
 def mix(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:

@@ -10,10 +10,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from electra_jax.data.files import open_file
 from electra_jax.errors import UserError
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
+
+HEAD_BYTES = 8  # at least as long as a mark below or of UTF-8
 
 # Files whose first bytes say that they are no text: what a user most often leaves in a corpus folder.
 BINARY_MAGIC = {
@@ -33,7 +36,7 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
   """
   unpack = COMPRESSIONS.get(os.path.splitext(path)[1], _plain_chunks)
   try:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
       yield from _numbered_lines(unpack(file, path), path)
   except OSError as error:
     raise UserError("A corpus file cannot be read", got=f"{path}: {error.strerror or error}",
@@ -52,7 +55,7 @@ def universal_split(text: str) -> list[str]:
 def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, str]]:
   """(line number from 1, line without its end). Offsets in errors count the unpacked bytes."""
   pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
-  for chunk in chunks:
+  for chunk in _joined_head(chunks):
     if not offset and not pending:
       _check_text(chunk, path)
       if chunk.startswith(b"\xef\xbb\xbf"):
@@ -76,6 +79,18 @@ def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, s
                       fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
   if pending:
     yield from enumerate(universal_split(_decode(pending, offset, path)), count + 1)
+
+
+def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
+  """The chunks; the first are joined until they hold what tells a file's kind (unpacking may begin with one byte)."""
+  head = b""
+  for chunk in chunks:
+    head += chunk
+    if len(head) >= HEAD_BYTES:
+      break
+  if head:
+    yield head
+  yield from chunks
 
 
 def _decode(data: bytes, offset: int, path: str) -> str:

@@ -2,7 +2,7 @@
 
 Everything is a hash of (seed, epoch, example id, position): a mask depends on its example and epoch alone, never on
 the other rows of the batch, the host, or the number of restarts. Masks are new in each epoch ("dynamic", RoBERTa
-4.1) unless `num_static_masks` makes them repeat.
+4.1) unless `num_static_masks` makes them repeat. What is chosen together is a token, a whole word, or a span of words.
 """
 
 import functools
@@ -16,12 +16,20 @@ from electra_jax.data.counter_hash import Purpose
 
 POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
 POSITION_MASK = np.uint64(0xFFFF)
+
+# Length of a span in words: geometric with p = 0.2, cut off at 10 and normalised, so 3.8 in the mean (SpanBERT, Joshi
+# et al. 2020, section 3.1).
+SPAN_PROBABILITY, MAX_SPAN_WORDS = 0.2, 10
+_SPAN_SHARES = (1 - SPAN_PROBABILITY) ** np.arange(MAX_SPAN_WORDS)
+SPAN_CUMULATIVE = np.cumsum(_SPAN_SHARES)[:-1] / _SPAN_SHARES.sum()
+
 BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a token) stay in the second-level cache
 
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
                example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int, masking,
-               special_ids: tuple[int, ...], mask_id: int, vocab_size: int) -> dict[str, np.ndarray]:
+               special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
+               continues_word: np.ndarray | None = None) -> dict[str, np.ndarray]:
   """Chooses k = ceil(rate * n) of each row's n tokens (specials count in n) without replacement, and masks them.
 
   Only ordinary tokens are chosen: never a special id, never padding. k is capped at `max_predictions` and at the
@@ -29,20 +37,29 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   from the ordinary ids (by chance possibly the original, as in BERT), the rest stay. A vocabulary without ordinary
   ids has nothing to choose, so nothing is masked.
 
+  With `masking.unit` "word" or "span", whole words or spans of words are chosen in random order until k tokens are; k
+  is exact, so the last of them may be cut. The tokens of a span share their fate ([MASK], random, kept); those of a
+  word, as in BERT, do not. Words and spans end at special tokens.
+
+  Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
+  code, which passes over a span that would overlap another one; here the rest of it is masked.
+
   Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
   position are one prediction fewer there.
 
   Args:
-    masking: the config.data.masking branch: rate, mask_share, random_share, num_static_masks, max_predictions.
+    masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, max_predictions.
     special_ids: ids that are never masked and never drawn.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
+    continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
 
   Returns:
     masked_input_ids int32 [batch, length]; masked_positions int32 [batch, predictions], ascending; masked_ids int32
     [batch, predictions], the originals; masked_weights float32 [batch, predictions], 1 or 0. Unused slots are 0.
 
   >>> from ml_collections import ConfigDict
-  >>> masking = ConfigDict(dict(rate=1.0, mask_share=1.0, random_share=0.0, num_static_masks=0, max_predictions=4))
+  >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0,
+  ...                           max_predictions=4))
   >>> ids = np.array([[1, 7, 8, 2, 0, 0]], np.int32)  # [CLS] 7 8 [SEP] [PAD] [PAD]
   >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking,
   ...                  special_ids=(0, 1, 2, 3, 4), mask_id=3, vocab_size=10)
@@ -59,6 +76,7 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   predictions = masking.max_predictions
   positions = np.empty((batch, predictions), np.int32)
   weights = np.empty((batch, predictions), np.float32)
+  fates = positions if masking.unit != "span" else np.empty_like(positions)  # equal numbers share the draw of an action
   keys = counter_hash.fold(seed, epochs, example_ids)
   position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
   rows = max(1, BLOCK_TOKENS // length)
@@ -66,11 +84,21 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     block = slice(start, start + rows)
     candidates = is_ordinary[input_ids[block]]  # [rows, length]
     candidates &= np.arange(length) < num_tokens[block, None]
-    positions[block], weights[block] = choose_positions(position_keys[block], candidates, targets[block], predictions)
-  return _replace(input_ids, positions, weights, keys, masking, ordinary_ids, mask_id)
+    starts = None
+    if masking.unit != "token":
+      starts = word_starts(candidates, continues_word[input_ids[block]])
+    if masking.unit == "span":
+      length_keys = counter_hash.derive(keys[block], Purpose.SPAN_LENGTH)
+      starts = span_starts(position_keys[block], length_keys, candidates, starts)
+    positions[block], weights[block] = choose_positions(position_keys[block], candidates, targets[block], predictions,
+                                                        starts)
+    if masking.unit == "span":
+      fates[block] = np.take_along_axis(starts, positions[block], axis=1)
+  return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
 
 
-def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int
+def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int,
+                     starts: np.ndarray | None = None
                      ) -> tuple[Int32[np.ndarray, "batch predictions"], Float32[np.ndarray, "batch predictions"]]:
   """A uniformly random subset of each row's candidate positions, ascending, with weights 1; unused slots are 0.
 
@@ -81,6 +109,8 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
     candidates: bool [batch, length], the positions that may be chosen.
     targets: int [batch], how many positions are wanted; fewer are chosen where candidates or slots run out.
     predictions: slots per row.
+    starts: int [batch, length], where the word or span begins that each position belongs to: they are chosen as a
+      whole, the last one from its start. None = every position by itself.
 
   >>> candidates = np.array([[0, 1, 1, 1], [0, 0, 1, 0]], bool)
   >>> positions, weights = choose_positions(counter_hash.fold(np.arange(2)), candidates, np.array([2, 2]), 3)
@@ -89,6 +119,8 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   """
   length = candidates.shape[1]
   order = counter_hash.draws(keys, length)  # [batch, length]
+  if starts is not None:
+    order = np.take_along_axis(order, starts, axis=1)
   order &= ~POSITION_MASK
   order |= np.arange(length, dtype=np.uint64)
   order |= candidates.astype(np.uint64) - np.uint64(1)  # all bits set, so last, where not a candidate
@@ -108,14 +140,57 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   return positions, weights
 
 
-def _replace(input_ids, positions, weights, keys, masking, ordinary_ids, mask_id):
+def word_starts(candidates: np.ndarray, continues: np.ndarray) -> np.ndarray:
+  """Where the word of each position begins, int [batch, length]; what is no candidate stands alone and ends a word.
+
+  >>> candidates = np.array([[0, 1, 1, 1, 0, 1]], bool)
+  >>> word_starts(candidates, continues=np.array([[0, 0, 1, 0, 0, 1]], bool)).tolist()
+  [[0, 1, 1, 3, 4, 5]]
+  """
+  goes_on = continues & candidates
+  goes_on[:, 1:] &= candidates[:, :-1]
+  goes_on[:, :1] = False
+  return np.maximum.accumulate(np.where(goes_on, 0, np.arange(candidates.shape[1])), axis=1)
+
+
+def span_starts(keys: np.ndarray, length_keys: np.ndarray, candidates: np.ndarray, words: np.ndarray) -> np.ndarray:
+  """Where the span of each position begins, int [batch, length].
+
+  A span may begin at every word. Where several hold a position, it belongs to the one that `choose_positions` takes
+  first: as if spans were drawn one after the other, and each masked what is left of it.
+
+  Args:
+    keys: uint64 [batch], as of `choose_positions`.
+    length_keys: uint64 [batch], of the lengths' draws.
+    words: from `word_starts`.
+  """
+  rows, length = candidates.shape
+  order = counter_hash.draws(keys, length).ravel() & ~POSITION_MASK  # as choose_positions ranks
+  num_words = 1 + np.searchsorted(SPAN_CUMULATIVE, counter_hash.draws(length_keys, length).ravel() * 2.0**-64, "right")
+  first = np.arange(0, rows * length, length)[:, None]  # of each row in the flat arrays below
+  start = (words + first).ravel()
+  before = np.maximum(start[np.arange(-1, rows * length - 1)], 0)  # of a word's start: the start of the word before
+  goes_on = candidates.ravel()[before]
+  goes_on[::length] = False
+  best, best_order, is_open = start, order[start], candidates.ravel()
+  for distance in range(1, MAX_SPAN_WORDS):
+    is_open = is_open & goes_on[start]
+    start = before[start]
+    start_order = order[start]
+    is_better = is_open & (num_words[start] > distance) & (start_order < best_order)
+    best, best_order = np.where(is_better, start, best), np.where(is_better, start_order, best_order)
+  return best.reshape(rows, length) - first
+
+
+def _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id):
   """The batch's masking fields: what stands at the chosen positions before and after."""
   used = weights > 0  # [batch, predictions]
   originals = np.where(used, np.take_along_axis(input_ids, positions, axis=1), 0).astype(np.int32)
   replacements = np.full_like(originals, mask_id)
   if masking.mask_share < 1:
     at = positions.astype(np.uint64) * counter_hash.GOLDEN  # a draw belongs to its position, not to its slot
-    action = counter_hash.mix(counter_hash.derive(keys, Purpose.MASK_ACTION)[:, None] + at)
+    action = counter_hash.derive(keys, Purpose.MASK_ACTION)[:, None] + fates.astype(np.uint64) * counter_hash.GOLDEN
+    action = counter_hash.mix(action)
     action = action * 2.0**-64  # [batch, predictions], uniform in [0, 1)
     replacements = np.where(action < masking.mask_share, replacements, originals)
     if masking.random_share and ordinary_ids.size:

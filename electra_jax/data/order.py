@@ -3,16 +3,22 @@
 Step t holds the numbers t * batch_size ... of an infinite stream; every `num_examples` of them are an epoch: one keyed
 permutation of all example ids. Resuming needs only the step, and any number of hosts sees the same global batches.
 A batch may cross the end of an epoch, so no example is ever dropped or repeated.
+
+Batches of equal token counts (`TokenBatches`, RoBERTa section 4.2) are a pure function of (seed, t) as well; they hold
+all example ids, sorted by length, 4 bytes each.
 """
 
 import math
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 
 from electra_jax.data import counter_hash
 
 ROUNDS = 10  # of the Feistel network; with fewer, which example follows which is visibly uneven in sets below about 50
+
+NUM_CLASSES = 4  # of lengths in TokenBatches: 512, 256, 128, 64
+MIN_CLASS_LENGTH = 16
 
 MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # odd, with well spread bits; any such number will do
 
@@ -30,6 +36,61 @@ def example_order(step: int, batch_size: int, num_examples: int,
   stream = np.arange(batch_size, dtype=np.int64) + step * batch_size
   epochs = stream // num_examples
   return permute(stream % num_examples, num_examples, seed, epochs), epochs
+
+
+class TokenBatches:
+  """Global batches with more rows where the examples are shorter, so that each has batch_size * sequence_length places.
+
+  The examples are sorted into at most NUM_CLASSES classes by length: those of up to a half, a quarter, an eighth of
+  `sequence_length` make batches of two, four, eight times as many rows that are so much shorter. XLA compiles one
+  program a class. An epoch is all batches of all classes in a keyed random order, and in each class the examples in
+  another one; the last batch of a class is filled up with empty rows, so every example comes once an epoch.
+
+  Differs from the paper, which only says that it "dynamically increase[s] the batch size": a batch holds one class.
+
+  Attributes:
+    steps_per_epoch: batches in an epoch.
+    classes: (length, rows) of each class.
+  """
+
+  def __init__(self, lengths: Int32[np.ndarray, "examples"], sequence_length: int, batch_size: int, seed: int):
+    self.classes, self._ids, shortest = [], [], sequence_length
+    for _ in range(NUM_CLASSES - 1):
+      if shortest % 2 == 0 and shortest // 2 >= MIN_CLASS_LENGTH:
+        shortest //= 2
+    below = 0
+    while shortest <= sequence_length:
+      ids = np.flatnonzero((lengths > below) & (lengths <= shortest))
+      if ids.size:
+        self.classes.append((shortest, batch_size * sequence_length // shortest))
+        self._ids.append(ids.astype(np.int32 if len(lengths) < 2**31 else np.int64))
+      below, shortest = shortest, shortest * 2
+    counts = [-(-ids.size // rows) for (_, rows), ids in zip(self.classes, self._ids)]
+    self._first_batches = np.cumsum([0, *counts])
+    self.steps_per_epoch = int(self._first_batches[-1])
+    self._seeds = [int(key) for key in counter_hash.fold(seed, np.arange(len(counts) + 1))]
+
+  def at(self, step: int) -> tuple[Int64[np.ndarray, "rows"], Int64[np.ndarray, "rows"], int]:
+    """(example_ids, epochs, length) of the global batch of a step; the id of an empty row is -1.
+
+    >>> batches = TokenBatches(np.array([9, 64, 60, 14, 20]), sequence_length=64, batch_size=1, seed=0)
+    >>> for step in range(batches.steps_per_epoch):
+    ...   ids, _, length = batches.at(step)
+    ...   print(ids, length)
+    [ 4 -1] 32
+    [ 3  0 -1 -1] 16
+    [2] 64
+    [1] 64
+    """
+    epoch, index = divmod(step, self.steps_per_epoch)
+    batch = int(permute(np.array([index]), self.steps_per_epoch, self._seeds[-1], np.array([epoch]))[0])
+    number = int(np.searchsorted(self._first_batches, batch, side="right")) - 1
+    (length, rows), ids = self.classes[number], self._ids[number]
+    first = (batch - self._first_batches[number]) * rows
+    index = np.arange(first, min(first + rows, ids.size))
+    example_ids = np.full(rows, -1, np.int64)
+    example_ids[:index.size] = ids[permute(index, ids.size, self._seeds[number], np.full(index.size, epoch))]
+    return example_ids, np.full(rows, epoch), length
 
 
 def permute(index: Int64[np.ndarray, "batch"], size: int, seed: int,

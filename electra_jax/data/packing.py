@@ -1,39 +1,18 @@
 """How do documents become examples of a fixed length? The input formats of the papers, in pure Python.
 
 A document arrives as lists of token ids, one per paragraph (a "sentence" in RoBERTa's words: the line of the source).
-FULL-SENTENCES is RoBERTa section 4.2; ELECTRA is the two-segment builder of the released code (the paper does not
-describe it). Every token that goes in comes out exactly once and in order: nothing is cut off.
+SEGMENT-PAIR, SENTENCE-PAIR, FULL-SENTENCES and DOC-SENTENCES are RoBERTa section 4.2 (Table 2); ELECTRA is the
+two-segment builder of the released code (the paper does not describe it). Every token that goes in comes out exactly
+once and in order: nothing is cut off. The pairs of next sentence prediction (`pairs`) besides hold copies of other
+documents' tokens.
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from electra_jax.data import counter_hash
-
-Paragraphs = list[list[int]]  # one document, encoded
-
-
-class Example(NamedTuple):
-  """One packed sequence."""
-
-  ids: list[int]  # with special tokens, without padding; at most sequence_length
-  second_segment_start: int  # index of segment B's first token; len(ids) where there is one segment
-
-
-class Packing(NamedTuple):
-  """What the formats need to know. Lengths are in tokens, special tokens included."""
-
-  sequence_length: int
-  cls_id: int
-  sep_id: int
-  single_segment_share: float = 0.0  # ELECTRA only
-  short_sequence_share: float = 0.0  # ELECTRA only
-  seed: int = 0  # ELECTRA only: of the draws
-  first_document: int = 0  # number of the first document, so that a document's draws do not depend on its batch
-
-
-SHORTEST = 5  # of a short target: [CLS] a [SEP] b [SEP]
+from electra_jax.data.examples import SHORTEST, Example, Packing, Paragraphs
+from electra_jax.data.pairs import pack_segment_pairs, pack_sentence_pairs
 
 
 def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
@@ -44,9 +23,9 @@ def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> It
 
   >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
   >>> for example in pack_full_sentences([[[11, 12], [13, 14, 15]], [[21], [22, 23]]], packing):
-  ...   print(*example)
-  [1, 11, 12, 13, 14, 15, 2] 7
-  [1, 21, 22, 23, 2] 5
+  ...   print(example.ids)
+  [1, 11, 12, 13, 14, 15, 2]
+  [1, 21, 22, 23, 2]
   """
   room = packing.sequence_length - 2
   held: list[int] = []
@@ -74,6 +53,21 @@ def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> It
     yield _single(held, packing)
 
 
+def pack_doc_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
+  """FULL-SENTENCES that never cross documents (RoBERTa 4.2), so that the last example of each is shorter.
+
+  The paper grows the batch to make up for that: `order.TokenBatches`.
+
+  >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
+  >>> for example in pack_doc_sentences([[[11, 12], [13]], [[21]]], packing):
+  ...   print(example.ids)
+  [1, 11, 12, 13, 2]
+  [1, 21, 2]
+  """
+  for paragraphs in documents:
+    yield from pack_full_sentences([paragraphs], packing)
+
+
 def pack_electra(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
   """[CLS] A [SEP] B [SEP], cut from one document after the other, which never mix (released ELECTRA code).
 
@@ -87,7 +81,7 @@ def pack_electra(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[
 
   >>> packing = Packing(sequence_length=10, cls_id=1, sep_id=2)
   >>> for example in pack_electra([[[11, 12], [13, 14, 15], [16, 17, 18, 19]], [[21]]], packing):
-  ...   print(*example)
+  ...   print(example.ids, example.second_segment_start)
   [1, 11, 12, 2, 13, 14, 15, 16, 17, 2] 4
   [1, 18, 19, 2] 4
   [1, 21, 2] 3
@@ -151,4 +145,8 @@ def _single(tokens: list[int], packing: Packing) -> Example:
 FORMATS: dict[str, Callable[[Iterable[Paragraphs], Packing], Iterator[Example]]] = {
   "ELECTRA": pack_electra,
   "FULL-SENTENCES": pack_full_sentences,
+  "DOC-SENTENCES": pack_doc_sentences,
+  "SEGMENT-PAIR": pack_segment_pairs,
+  "SENTENCE-PAIR": pack_sentence_pairs,
 }
+NSP_FORMATS = frozenset({"SEGMENT-PAIR", "SENTENCE-PAIR"})  # those whose examples have an nsp_label

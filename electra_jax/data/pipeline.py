@@ -14,13 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from electra_jax import config
 from electra_jax.data import masking as masking_lib
 from electra_jax.data import order
+from electra_jax.data.examples import NO_NSP
 from electra_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
 
-# What a batch holds. Rows are those of this process.
+# What a batch holds. Rows are those of this process. Formats with NSP add nsp_label, int32 [batch]: 0 where segment B
+# follows A in its document, 1 where it is another document's, -1 in empty rows.
 BATCH_DTYPES = {
   "input_ids": np.int32,  # [batch, length] the originals
   "token_type_ids": np.int32,  # [batch, length] 0 = segment A and padding, 1 = segment B
@@ -38,25 +41,37 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
 
   Args:
     examples: ShardedExamples of the training split.
-    config_data: the config.data branch.
-    tokenizer: anything with special_ids, mask_id and vocab_size.
+    config_data: the config.data branch. With `batch_unit` "tokens" the batches have more and shorter rows where the
+      examples are short, as `order.TokenBatches` says.
+    tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word if `masking.unit` is not "token".
     batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
     seed: of order and masks.
 
   Raises:
     UserError: the batch does not divide between the processes, or there is no example.
   """
-  rows = local_rows(batch_size, process_index, process_count)
+  local_rows(batch_size, process_index, process_count)  # a batch that does not divide says so now
   if not len(examples):
     raise UserError("There is no training example", got="0 examples in the shards", allowed="at least 1",
                     fix="prepare the shards again from a larger corpus")
   make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed)
 
+  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
+
   def batch_at(step: int) -> Batch:
-    example_ids, epochs = order.example_order(step, batch_size, len(examples), seed)
-    return make_batch(example_ids[rows], epochs[rows])
+    example_ids, epochs, length = order_at(step)
+    rows = local_rows(len(example_ids), process_index, process_count)
+    return make_batch(example_ids[rows], epochs[rows], length=length)
 
   return batch_at
+
+
+def make_order_at(examples, config_data, *, batch_size: int, seed: int) -> Callable[
+    [int], tuple[np.ndarray, np.ndarray, int]]:
+  """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
+  if config_data.batch_unit == "tokens":
+    return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed).at
+  return lambda step: (*order.example_order(step, batch_size, len(examples), seed), examples.sequence_length)
 
 
 def local_rows(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -77,15 +92,34 @@ def local_rows(batch_size: int, process_index: int, process_count: int) -> slice
   return slice(process_index * local, (process_index + 1) * local)
 
 
-def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed) -> Batch:
+def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int) -> Batch:
+  """Rows of `length` tokens, which no example exceeds; ids of -1, at the end, become rows of padding."""
+  missing = int((example_ids < 0).sum())
+  if missing:
+    example_ids, epochs = example_ids[:-missing], epochs[:-missing]
   input_ids, num_tokens, second_segment_start = examples.read(example_ids)
-  positions = np.arange(examples.sequence_length, dtype=np.int32)
+  input_ids = input_ids[:, :length]
+  positions = np.arange(input_ids.shape[1], dtype=np.int32)
   attention_mask = positions < num_tokens[:, None]  # [batch, length]
   token_type_ids = (attention_mask & (positions >= second_segment_start[:, None])).astype(np.int32)
   masked = masking_lib.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=masking,
                                   special_ids=tokenizer.special_ids, mask_id=tokenizer.mask_id,
-                                  vocab_size=tokenizer.vocab_size)
-  return {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
+                                  vocab_size=tokenizer.vocab_size,
+                                  continues_word=None if masking.unit == "token" else tokenizer.continues_word)
+  if length < examples.sequence_length:  # fewer tokens have fewer predictions
+    slots = min(masking.max_predictions, config.num_predictions(masking.rate, length))
+    masked |= {name: masked[name][:, :slots] for name in ("masked_positions", "masked_ids", "masked_weights")}
+  batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
+  if examples.has_nsp_labels:
+    batch["nsp_label"] = examples.nsp_labels(example_ids)
+  return _fill(batch, missing, examples.pad_id) if missing else batch
+
+
+def _fill(batch: Batch, missing: int, pad_id: int) -> Batch:
+  """Adds rows of padding."""
+  fill = {"input_ids": pad_id, "masked_input_ids": pad_id, "nsp_label": NO_NSP}
+  return {name: np.concatenate([array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)])
+          for name, array in batch.items()}
 
 
 def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examples: int = 0, seed: int,
@@ -105,14 +139,9 @@ def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examp
 
 
 def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch:
-  present = example_ids[example_ids < total]
-  batch = _make_batch(examples, present, np.zeros_like(present), masking=masking, tokenizer=tokenizer, seed=seed)
-  missing = len(example_ids) - len(present)
-  if not missing:
-    return batch
-  fill = {"input_ids": examples.pad_id, "masked_input_ids": examples.pad_id}
-  return {name: np.concatenate([array, np.full((missing, *array.shape[1:]), fill.get(name, 0), array.dtype)])
-          for name, array in batch.items()}
+  example_ids = np.where(example_ids < total, example_ids, -1)
+  return _make_batch(examples, example_ids, np.zeros_like(example_ids), masking=masking, tokenizer=tokenizer, seed=seed,
+                     length=examples.sequence_length)
 
 
 # ---- readers: (batch_at, start_step, stop_step, prefetch_batches) -> the batches of the steps, in order ----
@@ -150,9 +179,12 @@ def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
 
 
 def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
+  if start_step >= stop_step:
+    return
   tf = _import_tensorflow()
   faults: dict[int, Exception] = {}  # by step: tf.data would hand on their text only
-  names, dtypes = list(BATCH_DTYPES), list(BATCH_DTYPES.values())
+  first = batch_at(start_step)  # tf.data must know the fields beforehand
+  names, dtypes = list(first), [array.dtype for array in first.values()]
 
   def arrays_at(step):
     try:

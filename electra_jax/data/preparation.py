@@ -2,12 +2,19 @@
 number of worker processes.
 
 The parent reads documents, sends each to its split and groups them to chunks; workers encode and pack a chunk; the
-rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus.
+rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus. The
+random segments of NSP come from documents of the same chunk or from the two that were before it.
+
+The held-out split takes whole documents and is not empty by chance; of a single document it takes the last paragraphs
+(`documents.split_documents`). It is empty for data.heldout_share 0 and for a single paragraph: such a run trains, and
+says that there is nothing to evaluate.
 """
 
 import collections
+import itertools
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -15,10 +22,12 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
 
 from electra_jax.data import documents as documents_lib
 from electra_jax.data import packing as packing_lib
+from electra_jax.data.documents import Document
+from electra_jax.data.examples import IS_RANDOM, Example
 from electra_jax.errors import UserError
 
 # Documents are packed in chunks of about this much text (UTF-8 characters): large enough that the one partly filled
@@ -26,7 +35,11 @@ from electra_jax.errors import UserError
 CHUNK_CHARACTERS = 1 << 20
 CHUNKS_PER_WORKER = 3  # encoded ahead of the writer: one in work, one waiting, one done
 
+LENDER_CHARACTERS = 1 << 16  # of each of the two documents that a chunk of NSP pairs may borrow from besides its own
+MAX_CHUNKS_OF_ONE_DOCUMENT = 32  # NSP waits so long for a second document
+
 HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; the ids follow
+NSP_HEADER_COLUMNS = 3  # these two and nsp_label
 
 
 class Chunk(NamedTuple):
@@ -35,6 +48,7 @@ class Chunk(NamedTuple):
   split: str  # train | heldout
   first_document: int  # number of the first one within its split
   documents: list[list[str]]
+  lenders: list[list[str]]  # for NSP: two different documents from before; `documents` may go on with the second
 
 
 class Packed(NamedTuple):
@@ -43,6 +57,7 @@ class Packed(NamedTuple):
   split: str
   rows: Int32[np.ndarray, "examples columns"]
   counts: collections.Counter  # documents, paragraphs, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
+  lengths: Int64[np.ndarray, "length_plus_1"]  # how many examples have so many tokens
 
 
 class Job(NamedTuple):
@@ -62,65 +77,95 @@ def make_job(config_data, tokenizer, seed: int) -> Job:
   return Job(tokenizer, config_data.format, packing)
 
 
-def split_documents(documents: Iterable[list[str]], heldout_share: float) -> Iterator[tuple[str, list[str]]]:
-  """(split, document): held out where the hash of the text says so.
+def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: bool = False) -> Iterator[Chunk]:
+  """Groups the documents of each split; the grouping depends on the text alone.
 
-  Neither split stays empty by chance: if all of two or more documents fall into one, the last goes to the other. A
-  single document is for training, and a share of 0 holds nothing out.
-
-  >>> [split for split, _ in split_documents([["a"], ["b"], ["c"]], heldout_share=1e-9)]
-  ['train', 'train', 'heldout']
+  Args:
+    split_and_document: from `documents.split_documents`.
+    for_nsp: each chunk holds or borrows two documents at least, if the split has them: neither may be a part of the
+      other.
   """
-  seen, last = set(), None
-  for document in documents:
-    if last is not None:
-      seen.add(last[0])
-      yield last
-    last = ("heldout" if documents_lib.is_heldout(document, heldout_share) else "train", document)
-  if last is not None:
-    missing = {"train", "heldout"} - seen - {last[0]}
-    if missing == {"train"} or (missing == {"heldout"} and seen and heldout_share > 0):
-      last = (missing.pop(), last[1])
-    yield last
-
-
-def make_chunks(split_and_document: Iterable[tuple[str, list[str]]]) -> Iterator[Chunk]:
-  """Groups the documents of each split; the grouping depends on the text alone."""
-  waiting = {"train": [], "heldout": []}
+  waiting: dict[str, list[Document]] = {"train": [], "heldout": []}
+  lenders: dict[str, list[Document]] = {"train": [], "heldout": []}
   size = collections.Counter()
   first = collections.Counter()
   for split, document in split_and_document:
     waiting[split].append(document)
     size[split] += sum(map(len, document))
-    if size[split] >= CHUNK_CHARACTERS:
-      yield Chunk(split, first[split], waiting[split])
-      first[split] += len(waiting[split])
-      waiting[split], size[split] = [], 0
+    if size[split] < CHUNK_CHARACTERS:
+      continue
+    if for_nsp:
+      candidates = lenders[split] + waiting[split]
+      sources = number_sources(candidates)
+      if sources[-1] == 0 and size[split] < MAX_CHUNKS_OF_ONE_DOCUMENT * CHUNK_CHARACTERS:
+        continue
+    yield Chunk(split, first[split], waiting[split], lenders[split])
+    if for_nsp:
+      last_of_other = len(sources) - 1 - sources[::-1].index(max(0, sources[-1] - 1))
+      lenders[split] = [_beginning(candidates[last_of_other]), _beginning(candidates[-1])]
+    first[split] += len(waiting[split])
+    waiting[split], size[split] = [], 0
   for split, rest in waiting.items():
     if rest:
-      yield Chunk(split, first[split], rest)
+      yield Chunk(split, first[split], rest, lenders[split])
+
+
+def number_sources(documents: Iterable[Document]) -> list[int]:
+  """For each document the number of the whole that it belongs to: only the parts of one share a number.
+
+  >>> number_sources([["a"], documents_lib.Part(["a goes on"]), ["b"]])
+  [0, 0, 1]
+  """
+  starts = [not isinstance(document, documents_lib.Part) for document in documents]
+  return [max(0, count - 1) for count in itertools.accumulate(starts)]
+
+
+def _beginning(document: Document) -> Document:
+  sizes = itertools.accumulate(map(len, document), initial=0)
+  return [paragraph for paragraph, before in zip(document, sizes) if before < LENDER_CHARACTERS]
 
 
 def pack_chunk(job: Job, chunk: Chunk) -> Packed:
-  """Encodes and packs the documents of one chunk."""
+  """Encodes and packs the documents of one chunk.
+
+  Raises:
+    UserError: a format with NSP finds no second document.
+  """
   tokenizer, length = job.tokenizer, job.packing.sequence_length
-  texts = [paragraph for document in chunk.documents for paragraph in document]
+  texts = [paragraph for document in chunk.lenders + chunk.documents for paragraph in document]
   encoded = iter(tokenizer.encode_batch(texts))
+  lenders = [[next(encoded) for _ in document] for document in chunk.lenders]
   documents = [[next(encoded) for _ in document] for document in chunk.documents]
-  packing = job.packing._replace(first_document=chunk.first_document)
-  examples = list(packing_lib.FORMATS[job.format](documents, packing))
-  rows = np.full((len(examples), HEADER_COLUMNS + length), tokenizer.pad_id, np.int32)
-  for row, (ids, second_segment_start) in zip(rows, examples):
-    row[:HEADER_COLUMNS] = len(ids), second_segment_start
-    row[HEADER_COLUMNS:HEADER_COLUMNS + len(ids)] = ids
+  packing = job.packing._replace(first_document=chunk.first_document, num_lenders=len(lenders),
+                                 sources=tuple(number_sources(chunk.lenders + chunk.documents)))
+  examples = list(packing_lib.FORMATS[job.format](lenders + documents, packing))
+  rows = _make_rows(examples, job)
   counts = collections.Counter(
-    documents=len(documents), paragraphs=len(texts), text_bytes=sum(len(text.encode()) for text in texts),
+    documents=len(documents), paragraphs=sum(map(len, documents)),
+    text_bytes=sum(len(text.encode()) for document in chunk.documents for text in document),
     tokens=sum(len(ids) for document in documents for ids in document),
     unknown_tokens=sum(ids.count(tokenizer.unk_id) for document in documents for ids in document),
     examples=len(examples), filled_positions=int(rows[:, 0].sum()))
-  packed_tokens = sum(len(ids) - ids.count(tokenizer.cls_id) - ids.count(tokenizer.sep_id) for ids, _ in examples)
-  counts["dropped_tokens"] = counts["tokens"] - packed_tokens
-  return Packed(chunk.split, rows, counts)
+  random = [example for example in examples if example.nsp_label == IS_RANDOM]
+  counts["random_pairs"] = len(random)
+  counts["borrowed_tokens"] = sum(len(ids) - start - 1 for ids, start, _ in random)
+  packed = sum(len(ids) - ids.count(tokenizer.cls_id) - ids.count(tokenizer.sep_id) for ids, _, _ in examples)
+  counts["dropped_tokens"] = counts["tokens"] + counts["borrowed_tokens"] - packed
+  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1))
+
+
+def header_columns(format_name: str) -> int:
+  """How many numbers stand before the ids of a row."""
+  return NSP_HEADER_COLUMNS if format_name in packing_lib.NSP_FORMATS else HEADER_COLUMNS
+
+
+def _make_rows(examples: list[Example], job: Job) -> Int32[np.ndarray, "examples columns"]:
+  columns = header_columns(job.format)
+  rows = np.full((len(examples), columns + job.packing.sequence_length), job.tokenizer.pad_id, np.int32)
+  for row, (ids, second_segment_start, nsp_label) in zip(rows, examples):
+    row[:columns] = (len(ids), second_segment_start, nsp_label)[:columns]
+    row[columns:columns + len(ids)] = ids
+  return rows
 
 
 def pack_corpus(chunks: Iterable[Chunk], job: Job, num_workers: int) -> Iterator[Packed]:
@@ -156,6 +201,7 @@ _job: Job | None = None  # of a worker process, set once when it starts
 def _start_worker(job: Job) -> None:
   global _job
   threading.Thread(target=_end_with_parent, daemon=True).start()
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the workers too, and the parent ends them
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
   _job = job
 

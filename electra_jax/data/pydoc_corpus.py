@@ -38,12 +38,12 @@ MIN_DOCUMENT_CHARACTERS = 400
 MIN_PARAGRAPH_CHARACTERS = 40
 
 
-def read(path: str = "pydoc:", text_field: str = "text") -> Iterator[list[str]]:
+def read(path: str = "pydoc:", reading: object = None) -> Iterator[list[str]]:
   """The documents of the embedded corpus; the arguments only fit it into `documents.SOURCES`.
 
   Making it takes some 15 s; a second reading in the same process gets the documents that the first one made.
   """
-  del path, text_field
+  del path, reading
   return copy.copy(_shared())
 
 

@@ -18,17 +18,21 @@ STALE_SECONDS = 24 * 3600  # an unfinished set of another host counts as abandon
 
 
 class SplitWriter:
-  """Collects the rows of one split and writes each `shard_examples` of them as one .npy file."""
+  """Collects the rows of one split and writes each `shard_examples` of them as one .npy file.
+
+  The first column, the number of tokens, also goes to a file of its own: batches of like length are made from it.
+  """
 
   def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
     self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
-    self.waiting, self.num_waiting, self.files = [], 0, []
+    self.waiting, self.num_waiting, self.files, self.lengths = [], 0, [], []
     with disk_errors(folder):
       os.makedirs(folder)
 
   def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
     """Takes rows in order; writes a shard whenever one is full."""
     self.waiting.append(rows.astype(self.dtype))
+    self.lengths.append(self.waiting[-1][:, 0].copy())
     self.num_waiting += len(rows)
     if self.num_waiting < self.shard_examples:
       return
@@ -39,18 +43,21 @@ class SplitWriter:
     self.waiting = [merged[full:].copy()]  # a view would keep the whole array in memory
     self.num_waiting = len(merged) - full
 
-  def finish(self) -> list[dict]:
-    """Writes the last, smaller shard; returns the manifest's entries: file, examples, bytes, crc32."""
+  def finish(self) -> dict:
+    """Writes the last, smaller shard and the lengths; returns the manifest's entry with every file and its checksum."""
     if self.num_waiting:
       self._write(np.concatenate(self.waiting))
-    return self.files
+    lengths = np.concatenate(self.lengths or [np.zeros(0, self.dtype)])
+    return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths)}
 
   def _write(self, rows: np.ndarray) -> None:
-    name = f"{len(self.files):05d}.npy"
+    self.files.append(self._write_file(f"{len(self.files):05d}.npy", rows))
+
+  def _write_file(self, name: str, rows: np.ndarray) -> dict:
     path = os.path.join(self.folder, name)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
-    parts = header.getvalue(), memoryview(rows).cast("B")
+    parts = header.getvalue(), memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b""
     crc = 0
     with disk_errors(path), open(path, "wb") as file:
       for part in parts:
@@ -58,8 +65,8 @@ class SplitWriter:
         file.write(part)
       file.flush()
       os.fsync(file.fileno())  # a full network disk may say so only here
-    self.files.append({"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows),
-                       "bytes": sum(map(len, parts)), "crc32": crc})
+    return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": sum(map(len, parts)),
+            "crc32": crc}
 
 
 @contextlib.contextmanager

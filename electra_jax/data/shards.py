@@ -1,8 +1,9 @@
 """How do packed examples live on disk, and how is one read? Checksummed, memory-mapped shards with a manifest.
 
 A directory holds `manifest.json` and, for each split, `train/00000.npy ...`: integer arrays [examples, 2 + length]
-with the columns num_tokens, second_segment_start, ids. All shards of a split but the last have the same size, so an
-example id gives file and row at once. A directory appears complete or not at all.
+with the columns num_tokens, second_segment_start, (of formats with NSP: nsp_label,) ids; and `train/lengths.npy`, the
+first column alone. All shards of a split but the last have the same size, so an example id gives file and row at once.
+A directory appears complete or not at all.
 """
 
 import json
@@ -19,17 +20,15 @@ from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
 from electra_jax.data import documents, preparation, shard_files
+from electra_jax.data import manifest as manifest_lib
+from electra_jax.data.examples import NO_NSP
+from electra_jax.data.manifest import REBUILD, SPLITS, exist, read_manifest
+from electra_jax.data.packing import NSP_FORMATS
 from electra_jax.data.shard_files import MANIFEST
 from electra_jax.errors import UserError
 
-VERSION = 1  # of the layout; a reader refuses any other
-SPLITS = ("train", "heldout")
-# The keys of config.data that decide what the rows hold, by format.
-PACKING_KEYS = {
-  "ELECTRA": ("format", "sequence_length", "single_segment_share", "short_sequence_share", "heldout_share"),
-  "FULL-SENTENCES": ("format", "sequence_length", "heldout_share"),
-}
-REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"
+__all__ = ["SPLITS", "ShardedExamples", "exist", "open_shards", "prepare", "read_manifest"]
+
 CHECK_BYTES = 1 << 20  # of a shard that are read at once for its checksum
 
 
@@ -45,36 +44,41 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   Args:
     config_data: the config.data branch.
     tokenizer: must survive pickling when `num_workers` is above 1: it travels to the worker processes.
-    seed: of the draws of the ELECTRA format.
+    seed: of the draws of the formats.
 
   Raises:
-    UserError: the corpus is unreadable or has no token, the disk is full or not writable, or `directory` holds
-      something else than shards.
+    UserError: the corpus is unreadable, has no token or, for NSP, no second document; the disk is full or not
+      writable; or `directory` holds something else than shards.
   """
   directory = os.path.abspath(directory)
   shard_files.check_replaceable(directory)
   started = time.monotonic()
-  corpus = documents.read_documents(config_data.path, config_data.text_field, config_data.max_documents)
-  chunks = preparation.make_chunks(preparation.split_documents(corpus, config_data.heldout_share))
+  skipped = Counter()
+  corpus = documents.read_corpus(config_data, skipped)
+  chunks = preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
+                                   for_nsp=config_data.format in NSP_FORMATS)
   job = preparation.make_job(config_data, tokenizer, seed)
   partial = shard_files.make_partial_directory(directory)
   try:
-    dtype = _row_dtype(tokenizer.vocab_size, config_data.sequence_length)
+    dtype = manifest_lib.row_dtype(tokenizer.vocab_size, config_data.sequence_length)
     writers = {split: shard_files.SplitWriter(os.path.join(partial, split), config_data.shard_examples, dtype)
                for split in SPLITS}
     counts = {split: Counter() for split in SPLITS}
-    with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=_corpus_bytes(config_data.path),
+    lengths = {split: np.zeros(config_data.sequence_length + 1, np.int64) for split in SPLITS}
+    with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
               disable=not progress, mininterval=0.5) as bar:
       for packed in preparation.pack_corpus(chunks, job, config_data.num_workers):
         writers[packed.split].add(packed.rows)
         counts[packed.split].update(packed.counts)
+        lengths[packed.split] += packed.lengths
         _advance(bar, packed.counts["text_bytes"], counts, started)
-    files = {split: writer.finish() for split, writer in writers.items()}
+    splits = {split: writer.finish() for split, writer in writers.items()}
     if not counts["train"]["examples"]:
       raise UserError("The corpus is too small for a single training example",
                       got=f"{config_data.path}: {counts['train']['documents']} documents without a token",
                       allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
-    manifest = _manifest(config_data, tokenizer, seed, files, counts, time.monotonic() - started)
+    manifest = manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
+                                 time.monotonic() - started)
     path = os.path.join(partial, MANIFEST)
     with shard_files.disk_errors(path), open(path, "w", encoding="utf-8") as file:
       json.dump(manifest, file, indent=2)
@@ -84,19 +88,6 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   return manifest
 
 
-def _row_dtype(vocab_size: int, sequence_length: int) -> type:
-  return np.uint16 if max(vocab_size - 1, sequence_length) < 1 << 16 else np.int32
-
-
-def _corpus_bytes(path: str) -> int | None:
-  """Bytes to read, for the progress bar's ETA; unknown for the embedded corpus and for compressed files."""
-  if path.startswith(tuple(documents.SOURCES)):
-    return None
-  files = documents.find_files(path)
-  compressed = any(file.endswith(tuple(documents.COMPRESSIONS)) for file in files)
-  return None if compressed else sum(map(os.path.getsize, files))
-
-
 def _advance(bar: tqdm, text_bytes: int, counts: dict[str, Counter], started: float) -> None:
   total = counts["train"] + counts["heldout"]
   speed = total["tokens"] / max(time.monotonic() - started, 1e-9)
@@ -104,77 +95,7 @@ def _advance(bar: tqdm, text_bytes: int, counts: dict[str, Counter], started: fl
   bar.update(text_bytes)
 
 
-def _manifest(config_data, tokenizer, seed, files, counts, seconds) -> dict:
-  """Everything that a reader checks, and the statistics of each split."""
-  splits, statistics = {}, {"seconds": round(seconds, 3)}
-  for split in SPLITS:
-    splits[split] = {"examples": counts[split]["examples"], "shards": files[split]}
-    numbers = {name: counts[split][name] for name in
-               ("documents", "paragraphs", "text_bytes", "tokens", "unknown_tokens", "dropped_tokens", "examples")}
-    positions = counts[split]["examples"] * config_data.sequence_length
-    numbers["padding_share"] = round(1 - counts[split]["filled_positions"] / positions, 6) if positions else 0.0
-    statistics[split] = numbers
-  return {
-    "version": VERSION, "packing": {key: config_data[key] for key in PACKING_KEYS[config_data.format]},
-    "seed": seed, "source": config_data.path, "shard_examples": config_data.shard_examples,
-    "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size,
-                  "pad_id": tokenizer.pad_id, "special_ids": sorted(tokenizer.special_ids)},
-    "splits": splits, "statistics": statistics,
-  }
-
-
 # ---- reading ----
-
-
-def exist(directory: str) -> bool:
-  """Whether a complete set of shards stands there (a set appears complete or not at all)."""
-  return os.path.isfile(os.path.join(directory, MANIFEST))
-
-
-def read_manifest(directory: str) -> dict:
-  """The manifest of a directory of shards.
-
-  Raises:
-    UserError: it is missing, broken, or of another version.
-  """
-  path = os.path.join(directory, MANIFEST)
-
-  def fault(what, got):
-    return UserError(what, got=got, allowed=f"a folder of shards with a {MANIFEST} of version {VERSION}",
-                     fix=f"check --config.data.shards_path, or {REBUILD}")
-
-  try:
-    with open(path, encoding="utf-8") as file:
-      manifest = json.load(file)
-  except OSError as error:
-    raise fault("There are no shards", f"{path}: {error.strerror or error}") from error
-  except ValueError as error:
-    raise fault("The shards' manifest is damaged", f"{path}: {error}") from error
-  version = manifest.get("version") if isinstance(manifest, dict) else None
-  if version != VERSION:
-    raise fault("The shards' manifest has another version", f"{path}: version {version!r}")
-  try:
-    _check_fields(manifest)
-  except (KeyError, TypeError, ValueError) as error:
-    raise fault("The shards' manifest is damaged", f"{path}: {error!r}") from error
-  return manifest
-
-
-def _check_fields(manifest: dict) -> None:
-  """Touches every field that reading relies on; a KeyError, TypeError or ValueError tells which one is broken."""
-  packing, tokenizer = manifest["packing"], manifest["tokenizer"]
-  _row_dtype(tokenizer["vocab_size"], packing["sequence_length"])
-  np.array([tokenizer["pad_id"], *tokenizer["special_ids"]], np.int64)
-  for name, value in (("format", packing["format"]), ("fingerprint", tokenizer["fingerprint"])):
-    if not isinstance(value, str):
-      raise ValueError(f"{name} is {value!r}")
-  for split in SPLITS:
-    shards = manifest["splits"][split]["shards"]
-    sizes = [shard["examples"] for shard in shards]
-    if sum(sizes) != manifest["splits"][split]["examples"] or set(sizes[:-1]) - {manifest["shard_examples"]}:
-      raise ValueError(f"the shards of {split} have {sizes} examples")
-    for shard in shards:
-      os.path.join(shard["file"], f"{shard['bytes']:d} {shard['crc32']:d}")
 
 
 def open_shards(directory: str, split: str, config_data=None, tokenizer=None) -> "ShardedExamples":
@@ -187,7 +108,7 @@ def open_shards(directory: str, split: str, config_data=None, tokenizer=None) ->
   """
   manifest = read_manifest(directory)
   if config_data is not None:
-    _check_packing(manifest["packing"], config_data, directory)
+    manifest_lib.check_packing(manifest["packing"], config_data, directory)
   if tokenizer is not None and manifest["tokenizer"]["fingerprint"] != tokenizer.fingerprint:
     raise UserError("The shards were made with another tokenizer",
                     got=f"fingerprint {tokenizer.fingerprint[:12]} of the tokenizer, "
@@ -197,35 +118,29 @@ def open_shards(directory: str, split: str, config_data=None, tokenizer=None) ->
   return ShardedExamples(directory, manifest, split)
 
 
-def _check_packing(packed: dict, config_data, directory: str) -> None:
-  differing = [key for key in PACKING_KEYS[config_data.format] if packed.get(key) != config_data[key]]
-  if not differing:
-    return
-  lines = "; ".join(f"data.{key} is {config_data[key]!r} but the shards in {directory} were packed with "
-                    f"{packed.get(key)!r}" for key in differing)
-  flags = " ".join(f"--config.data.{key}={packed[key]}" for key in differing if key in packed)
-  raise UserError("The shards were packed for another configuration", got=f"{lines} ({MANIFEST})",
-                  allowed="the values that the shards were packed with",
-                  fix=REBUILD + (f", or set {flags}" if flags else ""))
-
-
 class ShardedExamples:
   """Random access to the examples of one split; safe to use from several threads.
 
   Attributes:
     sequence_length: tokens per row.
     pad_id: what fills a row behind its tokens.
+    has_nsp_labels: whether the examples are pairs for next sentence prediction.
   """
 
   def __init__(self, directory: str, manifest: dict, split: str):
     self.sequence_length: int = manifest["packing"]["sequence_length"]
     self.pad_id: int = manifest["tokenizer"]["pad_id"]
+    self._columns = manifest_lib.VERSIONS[manifest["version"]]
+    self.has_nsp_labels: bool = self._columns == preparation.NSP_HEADER_COLUMNS
     self._special_ids = manifest["tokenizer"]["special_ids"]
     self._length: int = manifest["splits"][split]["examples"]
     self._shard_examples: int = manifest["shard_examples"]
-    self._dtype = _row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
+    self._dtype = manifest_lib.row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
     self._shards = [dict(shard, path=os.path.join(directory, shard["file"]))
                     for shard in manifest["splits"][split]["shards"]]
+    self._lengths = manifest["splits"][split].get("lengths")
+    if self._lengths:
+      self._lengths = dict(self._lengths, path=os.path.join(directory, self._lengths["file"]))
     self._rows: list[np.ndarray | None] = [None] * len(self._shards)
     self._lock = threading.Lock()
     for shard in self._shards:
@@ -243,22 +158,50 @@ class ShardedExamples:
       IndexError: an id is negative or not below len(self).
       UserError: a shard that is touched for the first time is damaged.
     """
+    rows = self._read_rows(example_ids, slice(None))
+    header = rows[:, :self._columns].astype(np.int32)
+    return rows[:, self._columns:].astype(np.int32), header[:, 0], header[:, 1]
+
+  def nsp_labels(self, example_ids: Int64[np.ndarray, "batch"]) -> Int32[np.ndarray, "batch"]:
+    """0 where segment B follows A in the text, 1 where it is another document's; -1 for formats without NSP.
+
+    Raises:
+      IndexError, UserError: as `read`.
+    """
+    if not self.has_nsp_labels:
+      return np.full(len(example_ids), NO_NSP, np.int32)
+    return self._read_rows(example_ids, slice(2, 3))[:, 0].astype(np.int32)
+
+  def lengths(self) -> Int32[np.ndarray, "examples"]:
+    """num_tokens of every example, in order of ids.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if self._lengths:
+      _check_size(self._lengths)
+      _check_crc(self._lengths)
+      return np.load(self._lengths["path"]).astype(np.int32)
+    columns = [self._shard(number)[:, 0] for number in range(len(self._shards))]  # shards from before that file
+    return np.concatenate(columns).astype(np.int32) if columns else np.zeros(0, np.int32)
+
+  def _read_rows(self, example_ids: np.ndarray, columns: slice) -> np.ndarray:
     if len(example_ids) and not 0 <= example_ids.min() <= example_ids.max() < self._length:
       raise IndexError(f"example ids must lie in [0, {self._length})")
-    rows = np.empty((len(example_ids), preparation.HEADER_COLUMNS + self.sequence_length), self._dtype)
+    width = len(range(self._columns + self.sequence_length)[columns])
+    rows = np.empty((len(example_ids), width), self._dtype)
     shard_of, row_of = np.divmod(example_ids, self._shard_examples)
     by_shard = np.argsort(shard_of, kind="stable")
     starts = np.flatnonzero(np.diff(shard_of[by_shard], prepend=-1))
     for group in np.split(by_shard, starts[1:]) if len(by_shard) else ():
-      rows[group] = self._shard(int(shard_of[group[0]]))[row_of[group]]
-    header = rows[:, :preparation.HEADER_COLUMNS].astype(np.int32)
-    return rows[:, preparation.HEADER_COLUMNS:].astype(np.int32), header[:, 0], header[:, 1]
+      rows[group] = self._shard(int(shard_of[group[0]]))[row_of[group], columns]
+    return rows
 
   def token_counts(self, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
     """How often each id stands at a position that is neither special nor padding."""
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
-      ids = self._shard(number)[:, preparation.HEADER_COLUMNS:]
+      ids = self._shard(number)[:, self._columns:]
       counts += np.bincount(ids.ravel(), minlength=vocab_size)
     counts[self._special_ids] = 0
     return counts

@@ -5,15 +5,18 @@ Special ids are looked up in the vocabulary by name, never assumed. No special t
 so that a literal "[MASK]" or "<mask>" in a text is plain text; only packing and masking insert the ids.
 """
 
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+import numpy as np
 import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
@@ -29,6 +32,8 @@ SPECIAL_NAMES = {
   "mask": ("[MASK]", "<mask>"),
 }
 FACTS_FILE = "tokenizer_facts.json"
+
+_IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
 
 # Entries that fill a vocabulary up to a round size (BERT, fairseq, T5); they occur in no text.
 _FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
@@ -46,6 +51,8 @@ class Tokenizer(ABC):
     fingerprint: SHA-256 over the files that define the tokenizer; equal fingerprints give equal ids.
     lowercase: whether text is lowercased (and, for WordPiece, stripped of accents) first.
     files: name -> content of the defining files.
+    continues_word: bool [vocab]: whether a token goes on with the word that the token before it begins or continues.
+      Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
   """
 
   kind: ClassVar[str]
@@ -85,6 +92,11 @@ class Tokenizer(ABC):
     for name in sorted(self.files):
       digest.update(f"\0{name} {len(self.files[name])}\0".encode() + self.files[name])
     self.fingerprint = digest.hexdigest()
+
+  @functools.cached_property
+  def continues_word(self) -> np.ndarray:
+    """See the class."""
+    return np.array([i not in self._special and self._continues_word(i) for i in range(self.vocab_size)])
 
   def __reduce__(self):  # the libraries' objects need not cross process borders, the files do
     return type(self), (self.files, self.lowercase)
@@ -160,6 +172,10 @@ class Tokenizer(ABC):
   def _decode_ordinary(self, ids: list[int]) -> str:
     """Text of ids that are not special."""
 
+  @abstractmethod
+  def _continues_word(self, token_id: int) -> bool:
+    """Whether an ordinary token goes on with the word before it."""
+
   def _is_filler(self, token_id: int, token: str) -> bool:
     del token_id
     return bool(_FILLERS.fullmatch(token))
@@ -203,6 +219,9 @@ class WordPiece(_RustTokenizer):
     self._library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
     return self._entries
 
+  def _continues_word(self, token_id: int) -> bool:
+    return self._entries[token_id].startswith("##")
+
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
     """Sets the steps before the vocabulary, alike for training and use."""
@@ -232,6 +251,11 @@ class ByteBPE(_RustTokenizer):
     self.set_pipeline(self._library, self.lowercase)
     self._library.decoder = decoders.ByteLevel()
     return self._entries
+
+  def _continues_word(self, token_id: int) -> bool:
+    # A text's first word has no space either, so it counts as going on with the paragraph before it.
+    first_byte = _byte_of(self._entries[token_id][:1])
+    return _is_inside_character(first_byte) or _is_inside_word(self._library.decode([token_id]))
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
@@ -284,10 +308,32 @@ class SentencePiece(Tokenizer):
   def _decode_ordinary(self, ids: list[int]) -> str:
     return self._library.decode(ids)
 
+  def _continues_word(self, token_id: int) -> bool:
+    piece = self._library.id_to_piece(token_id)  # of a byte: <0xE4>
+    return _is_inside_character(int(piece[1:-1], 16)) if self._library.is_byte(token_id) else _is_inside_word(piece)
+
   def _is_filler(self, token_id: int, token: str) -> bool:
     library = self._library
     return (library.is_control(token_id) or library.is_unused(token_id) or library.is_unknown(token_id)
             or super()._is_filler(token_id, token))
+
+
+def _byte_of(letter: str) -> int:
+  """The byte that a letter of GPT-2's byte alphabet stands for; 0 for no letter."""
+  number = ord(letter or "\0")
+  if number < 256:
+    return number
+  return number - 256 if number <= 288 else number - 289 + 127 if number <= 322 else 173
+
+
+def _is_inside_character(byte: int) -> bool:
+  return 0x80 <= byte < 0xC0  # a continuation byte of UTF-8
+
+
+def _is_inside_word(text: str) -> bool:
+  """Whether a piece that stands without a space before it belongs to the word before: letters, digits, accents."""
+  first = text[:1]
+  return (first.isalnum() or unicodedata.category(first or " ").startswith("M")) and not _IDEOGRAPHS.match(text)
 
 
 def _lower(text: str) -> str:

@@ -38,6 +38,10 @@ FAMILIES = {
     "mlm_head/layer_norm/scale": "cls.predictions.transform.LayerNorm.weight",
     "mlm_head/layer_norm/bias": "cls.predictions.transform.LayerNorm.bias",
     "mlm_head/output_bias": "cls.predictions.bias",
+    "nsp_head/pooler/kernel": "bert.pooler.dense.weight",
+    "nsp_head/pooler/bias": "bert.pooler.dense.bias",
+    "nsp_head/output/kernel": "cls.seq_relationship.weight",
+    "nsp_head/output/bias": "cls.seq_relationship.bias",
   }),
   "roberta": ("roberta", {
     "mlm_head/dense/kernel": "lm_head.dense.weight",

@@ -9,7 +9,14 @@ from electra_jax.models import heads
 from electra_jax.models.embeddings import Embeddings
 from electra_jax.models.transformer import Layer, TransformerConfig
 
-HEADS = {"mlm_head": heads.MaskedLMHead, "rtd_head": heads.ReplacedTokenHead}
+HEADS = {
+  "mlm_head": heads.MaskedLMHead,
+  "rtd_head": heads.ReplacedTokenHead,
+  "sentence_head": heads.ReplacedTokenHead,  # the contrastive objective's, on [CLS] alone
+  "nsp_head": heads.NextSentenceHead,
+  "copy_head": heads.LinearHead,  # all-tokens MLM's gate
+  "baseline_head": heads.LinearHead,  # the adversarial objective's
+}
 
 
 def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, dtype: str,
@@ -64,3 +71,17 @@ class Bert(nn.Module):
                  train: bool) -> Float[Array, "batch length"]:
     """One logit a token: is it replaced?"""
     return self.rtd_head(self.encode(batch, ids, train))
+
+  def mlm_and_nsp_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool
+                         ) -> tuple[Float[Array, "batch predictions vocab"], Float[Array, "batch 2"]]:
+    """Vocabulary logits at `masked_positions`, and those of (segment B follows A, it does not)."""
+    table = self.token_table()
+    hidden = self.encode(batch, ids, train, table)
+    return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table), self.nsp_head(hidden)
+
+  def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"]) -> None:
+    """Runs every layer and head once, for initialisation."""
+    hidden = self.encode(batch, batch["input_ids"], False, token_table)
+    for name in self.head_names:
+      arguments = (hidden, token_table) if name == "mlm_head" else (hidden,)
+      getattr(self, name)(*arguments)

@@ -1,4 +1,4 @@
-"""How do generator and discriminator hang together? Two encoders, one token table (ELECTRA sections 2 and 3.2)."""
+"""How do generator and kept encoder hang together? Two encoders and what they share (ELECTRA sections 2 and 3.2)."""
 
 import dataclasses
 
@@ -10,38 +10,53 @@ from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 
 
-def make_generator_config(discriminator: TransformerConfig, config_generator: FrozenConfigDict) -> TransformerConfig:
-  """The generator: narrower layers, the discriminator's embedding width (it is projected, footnote 3)."""
+def make_generator_config(encoder: TransformerConfig, config_generator: FrozenConfigDict) -> TransformerConfig:
+  """The generator: narrower layers, the kept encoder's embedding width (it is projected, footnote 3)."""
   sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-  return dataclasses.replace(discriminator, **{size: config_generator[size] for size in sizes})
+  return dataclasses.replace(encoder, **{size: config_generator[size] for size in sizes})
 
 
 class Electra(nn.Module):
-  """The pair. The shared token table belongs to the discriminator, the part that is kept.
+  """The pair. What is shared belongs to the encoder that is kept: ELECTRA's discriminator.
+
+  Objectives add heads to either network and run them through `apply(..., method=a function of this module)`.
 
   Differs from the released code: it also shares the position and segment tables and the embeddings' layer norm;
   the paper shares "only the token embeddings".
   """
 
-  discriminator_config: TransformerConfig
-  generator_config: TransformerConfig
-  tie_token_embeddings: bool
+  encoder_config: TransformerConfig
+  generator_config: TransformerConfig | None  # None: replacements come from no network
+  weight_tying: str  # none | token_embeddings | all (one encoder with the heads of both)
+  encoder_name: str = "discriminator"  # of the kept encoder's parameters
+  encoder_heads: tuple[str, ...] = ("rtd_head",)
+  generator_heads: tuple[str, ...] = ("mlm_head",)
 
   def setup(self):
-    self.discriminator = Bert(self.discriminator_config, head_names=("rtd_head",))
-    self.generator = Bert(self.generator_config, head_names=("mlm_head",))
+    is_shared = self.weight_tying == "all"
+    heads = self.encoder_heads + (self.generator_heads if is_shared else ())
+    self.encoder = Bert(self.encoder_config, head_names=heads, name=self.encoder_name)
+    if is_shared:
+      self.generator = self.encoder
+    elif self.generator_config is not None:
+      self.generator = Bert(self.generator_config, head_names=self.generator_heads)
+
+  def generator_table(self) -> Float[Array, "vocab embed"]:
+    """The token embeddings that the generator reads and predicts with."""
+    owner = self.generator if self.weight_tying == "none" else self.encoder
+    return owner.token_table()
 
   def generator_logits(self, batch: dict[str, Array], train: bool) -> Float[Array, "batch predictions vocab"]:
     """The generator reads the masked sequence and predicts at the masked positions."""
-    table = self.discriminator.token_table() if self.tie_token_embeddings else None
-    return self.generator.mlm_logits(batch, batch["masked_input_ids"], train, table)
+    return self.generator.mlm_logits(batch, batch["masked_input_ids"], train, self.generator_table())
 
   def discriminator_logits(self, batch: dict[str, Array], corrupted_ids: Int[Array, "batch length"],
                            train: bool) -> Float[Array, "batch length"]:
     """The discriminator reads the corrupted sequence and judges every token."""
-    return self.discriminator.rtd_logits(batch, corrupted_ids, train)
+    return self.encoder.rtd_logits(batch, corrupted_ids, train)
 
   def __call__(self, batch: dict[str, Array]) -> None:
     """Touches every parameter once, for initialisation."""
-    self.generator_logits(batch, train=False)
-    self.discriminator_logits(batch, batch["input_ids"], train=False)
+    self.encoder.touch(batch, self.encoder.token_table())
+    if self.generator_config is not None and self.weight_tying != "all":
+      self.generator.touch(batch, self.generator_table())

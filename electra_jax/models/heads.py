@@ -1,4 +1,4 @@
-"""What sits on top of an encoder in pre-training? The masked-LM head and the replaced-token head."""
+"""What sits on top of an encoder in pre-training? Heads of masked LM, replaced tokens, next sentence, one unit."""
 
 import flax.linen as nn
 import jax
@@ -41,3 +41,25 @@ class ReplacedTokenHead(nn.Module):
     c = self.config
     x = c.activation(c.dense(c.hidden_size, name="dense")(x))
     return c.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, length]
+
+
+class NextSentenceHead(nn.Module):
+  """[CLS], a dense layer with tanh (BERT's "pooler"), then two logits: B follows A, B is another document's."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
+    c = self.config
+    pooled = jnp.tanh(c.dense(c.hidden_size, name="pooler")(x[:, 0]))  # [batch, hidden]
+    return c.dense(2, name="output")(pooled).astype(jnp.float32)
+
+
+class LinearHead(nn.Module):
+  """w^T h + b: one logit a position, for a "sigmoid layer" (ELECTRA section 3.5) or a baseline (Appendix D)."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch positions hidden"]) -> Float[Array, "batch positions"]:
+    return self.config.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, positions]

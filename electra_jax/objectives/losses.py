@@ -14,18 +14,26 @@ def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Arra
                   weights: Float[Array, "batch predictions"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
   """Sum of -log p(id) and number of right argmax predictions, both over the positions of weight 1.
 
-  The target's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits.
-
   >>> loss, correct = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[0, 3]]), jnp.array([[1.0, 0.0]]))
   >>> round(float(loss), 4), float(correct)  # ln 4; argmax of equal logits is id 0
   (1.3863, 1.0)
   """
-  logits = logits.astype(jnp.float32)
-  is_target = jnp.arange(logits.shape[-1]) == ids[..., None]  # [batch, predictions, vocab]
-  target_logits = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
-  losses = jax.nn.logsumexp(logits, axis=-1) - target_logits  # [batch, predictions]
   correct = jnp.argmax(logits, axis=-1) == ids
-  return jnp.sum(losses * weights), jnp.sum(correct * weights)
+  return -jnp.sum(log_probability(logits, ids) * weights), jnp.sum(correct * weights)
+
+
+def log_probability(logits: Float[Array, "batch positions vocab"],
+                    ids: Int[Array, "batch positions"]) -> Float[Array, "batch positions"]:
+  """log softmax(logits) at the ids, in float32.
+
+  The id's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits.
+
+  >>> round(float(log_probability(jnp.log(jnp.array([[[1.0, 3.0]]])), jnp.array([[0]]))[0, 0]), 4)  # ln 1/4
+  -1.3863
+  """
+  logits = logits.astype(jnp.float32)
+  is_id = jnp.arange(logits.shape[-1]) == ids[..., None]  # [batch, positions, vocab]
+  return jnp.sum(jnp.where(is_id, logits, 0.0), axis=-1) - jax.nn.logsumexp(logits, axis=-1)
 
 
 def binary_cross_entropy(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],

@@ -6,9 +6,10 @@ from electra_jax.objectives import losses
 from electra_jax.objectives.contract import Objective, Phase
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int) -> Objective:
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
   """A masked LM; parameters live under `encoder/`. It has neither a generator nor weights to choose."""
-  del config_generator, config_objective
+  del config_generator, config_objective, token_counts
   model = Bert(transformer, head_names=("mlm_head",))
 
   def init(rng, batch):

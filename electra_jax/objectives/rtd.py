@@ -1,53 +1,65 @@
 """ELECTRA's objective: a generator fills the masks, a discriminator finds what it replaced (ELECTRA section 2)."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from electra_jax.models.electra import Electra, make_generator_config
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses, sampling
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives import generators, losses
+from electra_jax.objectives.contract import Batch, LossFn, Metrics, Objective, Phase
+
+# (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about. How many there are must
+# not depend on the draw: the loss is divided by the count of the global batch, which is taken before any draw.
+JudgedFn = Callable[[Batch, Array], Array]
 
 
-def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
-  """Generator and discriminator of these sizes; `transformer` describes the discriminator."""
-  return Electra(transformer, make_generator_config(transformer, config_generator),
-                 tie_token_embeddings=config_objective.weight_tying == "token_embeddings")
+def every_token(batch: Batch, rng: Array) -> Float[Array, "batch length"]:
+  """All n tokens: what makes ELECTRA efficient (section 3.5)."""
+  del rng
+  return batch["attention_mask"].astype(jnp.float32)
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int) -> Objective:
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int, token_counts=None,
+         judged: JudgedFn = every_token) -> Objective:
   """Joint training of both networks; parameters live under `discriminator/` and `generator/`."""
-  model = make_model(transformer, config_generator, config_objective)
-  mlm_weight, rtd_weight = config_objective.mlm_weight, config_objective.rtd_weight
+  model = generators.make_model(transformer, config_generator, config_objective)
+  generate = generators.make(model, config_generator, config_objective, token_counts)
+  loss = make_loss(model, generate, config_objective.mlm_weight, config_objective.rtd_weight, judged)
 
   def init(rng, batch):
     return model.init(rng, batch)["params"]
 
-  def count_targets(batch):
-    return {"mlm": batch["masked_weights"].sum(), "rtd": batch["attention_mask"].sum()}
+  return Objective(init, make_count(judged), (Phase(num_steps, loss),), encoder_path="discriminator")
+
+
+def make_count(judged: JudgedFn = every_token) -> Callable[[Batch], dict[str, Array]]:
+  """The number of masked positions and of judged tokens."""
+  return lambda batch: {"mlm": batch["masked_weights"].sum(), "rtd": judged(batch, jax.random.key(0)).sum()}
+
+
+def make_loss(model, generate: Callable, mlm_weight: float, rtd_weight: float,
+              judged: JudgedFn = every_token) -> LossFn:
+  """L_MLM + λ L_Disc, each a mean over its own targets."""
 
   def loss(params, batch, rng, train, num_targets):
-    generator_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)
-    logits = model.apply({"params": params}, batch, train, method="generator_logits",
-                         rngs={"dropout": generator_rng})
-    mlm_loss, mlm_correct = losses.cross_entropy(logits, batch["masked_ids"], batch["masked_weights"])
-    sampled_ids = sampling.sample_ids(sample_rng, logits, config_objective.sampling_temperature)
-    corrupted_ids = sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids,
-                                         batch["masked_weights"])
-    is_replaced = corrupted_ids != batch["input_ids"]  # a sample that equals the original is "real"
-    rtd_logits = model.apply({"params": params}, batch, corrupted_ids, train, method="discriminator_logits",
-                             rngs={"dropout": discriminator_rng})
-    real = batch["attention_mask"].astype(jnp.float32)
-    rtd_loss = losses.binary_cross_entropy(rtd_logits, is_replaced, real)
+    dropout_rng, sample_rng, discriminator_rng, judged_rng = jax.random.split(rng, 4)
+    mlm_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
+    logits = model.apply({"params": params}, batch, corruption.ids, train, method="discriminator_logits",
+                         rngs={"dropout": discriminator_rng})
+    rtd_loss, rtd_metrics = discriminator_loss(logits, corruption.is_replaced, judged(batch, judged_rng), train)
     total = mlm_weight * mlm_loss / num_targets["mlm"] + rtd_weight * rtd_loss / num_targets["rtd"]
-    metrics = {
-      "mlm/loss": (mlm_loss, batch["masked_weights"].sum()),
-      "mlm/accuracy": (mlm_correct, batch["masked_weights"].sum()),
-      "rtd/loss": (rtd_loss, real.sum()),
-      **losses.detection_metrics(rtd_logits, is_replaced, real),
-    }
-    if not train:  # the histogram is a scatter: evaluation only
-      metrics["rtd/auc"] = losses.auc_histograms(rtd_logits, is_replaced, real)
-    return total, metrics
+    return total, metrics | rtd_metrics
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return loss
+
+
+def discriminator_loss(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
+                       weights: Float[Array, "batch length"], train: bool) -> tuple[Float[Array, ""], Metrics]:
+  """Sum of L_Disc over the tokens of weight 1, and its metrics."""
+  loss = losses.binary_cross_entropy(logits, is_replaced, weights)
+  metrics = {"rtd/loss": (loss, weights.sum()), **losses.detection_metrics(logits, is_replaced, weights)}
+  if not train:  # the histogram is a scatter: evaluation only
+    metrics["rtd/auc"] = losses.auc_histograms(logits, is_replaced, weights)
+  return loss, metrics

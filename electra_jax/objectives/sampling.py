@@ -4,17 +4,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from electra_jax.models.transformer import MASK_BIAS
 
-def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"],
-               temperature: float = 1.0) -> Int[Array, "batch predictions"]:
-  """One draw a position from softmax(logits / temperature), by the Gumbel trick. Carries no gradient.
+
+def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature: float = 1.0,
+                    excluded_ids: Int[Array, "batch predictions"] | None = None
+                    ) -> Float[Array, "batch predictions vocab"]:
+  """The distribution that is drawn from, as float32 logits: softened, and without one id a position (Appendix F).
+
+  >>> logits = jnp.array([[[2.0, 4.0, 6.0]]])
+  >>> softened = jax.nn.softmax(proposal_logits(logits, temperature=2.0, excluded_ids=jnp.array([[2]])))
+  >>> [round(x, 4) for x in softened[0, 0].tolist()]  # 1 / (1 + e), e / (1 + e)
+  [0.2689, 0.7311, 0.0]
+  """
+  logits = logits.astype(jnp.float32) / temperature
+  if excluded_ids is None:
+    return logits
+  return jnp.where(jnp.arange(logits.shape[-1]) == excluded_ids[..., None], MASK_BIAS, logits)
+
+
+def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> Int[Array, "batch predictions"]:
+  """One draw a position from softmax(logits), by the Gumbel trick. Carries no gradient.
 
   >>> logits = jnp.array([[[0.0, 50.0, 0.0]]])
   >>> sample_ids(jax.random.key(0), logits).tolist()
   [[1]]
   """
-  logits = jax.lax.stop_gradient(logits.astype(jnp.float32)) / temperature
-  return jax.random.categorical(rng, logits, axis=-1).astype(jnp.int32)
+  return jax.random.categorical(rng, jax.lax.stop_gradient(logits), axis=-1).astype(jnp.int32)
 
 
 def replace_ids(ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"],

@@ -52,7 +52,8 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> 
   sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
   transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype, remat=config.train.remat)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
+                              np.ones(config.data.tokenizer.vocab_size, int))
   tx, _ = optim.make(config.optimizer, config.train.num_steps)
   rows = synthetic_batch(config)
   key = jax.random.key(config.seed, impl=pretrain.prng_impl(config.train.prng_impl))

@@ -1,15 +1,20 @@
 """How is a corpus prepared ahead of a run? Tokenizer and shards in one command, for one run or for many."""
 
+import os
+
 from absl import flags
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.data import corpus, shards
+from electra_jax.data import corpus, shard_files, shards
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
 flags.DEFINE_string("out", None, "Folder that gets tokenizer/ and shards/; it may be the workdir of a coming run.")
+
+LENGTHS_PLOT = "lengths.png"
+NUM_BARS = 64  # of its histogram
 
 USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first where the config names none.
 
@@ -18,35 +23,65 @@ USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first 
 A run then uses both with --config.data.shards_path=data/base/shards, or finds them by itself with --workdir=data/base.
 
 --config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
-folder, a quoted glob, or pydoc: (English that the installed Python carries, to try things out). Shards that stand
+.parquet file, a folder, a quoted glob, one of these in a bucket (gs://, s3://), tfds:NAME[:SPLIT], pydoc: (English that
+the installed Python carries, to try things out), or several with weights: 'wiki/*2,books.txt*0.5'. Shards that stand
 there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes."""
 
 
 def prepare_data(config, out: str) -> dict:
   """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards` (anew); returns the shards' manifest.
 
+  Besides, `<out>/lengths.png` shows how long the examples are.
+
   Raises:
     UserError: whatever reading, training, packing or writing has to say.
   """
   tokenizer = corpus.make_tokenizer(config.data, out, config.seed)
-  return shards.prepare(config.data, tokenizer, corpus.shards_directory(config.data, out), config.seed)
+  manifest = shards.prepare(config.data, tokenizer, corpus.shards_directory(config.data, out), config.seed)
+  plot_lengths(manifest, os.path.join(out, LENGTHS_PLOT))
+  return manifest
+
+
+def plot_lengths(manifest: dict, path: str) -> None:
+  """Writes a histogram of the examples' lengths in tokens, of both splits, as a PNG.
+
+  Raises:
+    UserError: the disk refuses.
+  """
+  from matplotlib.figure import Figure  # takes a second to load; the table alone does not need it
+
+  figure = Figure(figsize=(8, 4), layout="constrained")
+  axes = figure.add_subplot()
+  length = manifest["packing"]["sequence_length"]
+  edges = [length * i / NUM_BARS for i in range(NUM_BARS + 1)]
+  for split in shards.SPLITS:
+    counts = manifest["statistics"][split]["examples_of_length"]
+    if counts:
+      axes.hist([int(n) for n in counts], edges, weights=list(counts.values()), label=split, alpha=0.7)
+      axes.legend()
+  axes.set(xlabel="tokens in an example, special tokens included", ylabel="examples", yscale="log",
+           title=f"{manifest['packing']['format']}, {length} tokens")
+  with shard_files.disk_errors(path):
+    figure.savefig(path, dpi=120)
 
 
 def statistics_table(manifest: dict) -> str:
   """The manifest's statistics as a table.
 
   >>> numbers = dict(documents=2, paragraphs=3, text_bytes=90, tokens=20, unknown_tokens=1, dropped_tokens=0,
-  ...                examples=1, padding_share=0.25)
-  >>> print(statistics_table({"statistics": {"seconds": 2.0, "train": numbers, "heldout": numbers}}))
-                        train      heldout
-  documents                 2            2
-  paragraphs                3            3
-  text bytes               90           90
-  tokens                   20           20
-  unknown tokens       5.000%       5.000%
-  dropped tokens            0            0
-  examples                  1            1
-  padding              25.00%       25.00%
+  ...                examples=1, padding_share=0.25, random_pairs=0, borrowed_tokens=0)
+  >>> print(statistics_table({"statistics": {"seconds": 2.0, "train": numbers, "heldout": numbers,
+  ...                                        "skipped_records": {"A record is no object": 3}}}))
+                         train      heldout
+  documents                  2            2
+  paragraphs                 3            3
+  text bytes                90           90
+  tokens                    20           20
+  unknown tokens        5.000%       5.000%
+  dropped tokens             0            0
+  examples                   1            1
+  padding               25.00%       25.00%
+  skipped records: 3 (A record is no object)
   2.0 seconds, 20 tokens/s
   """
   statistics = manifest["statistics"]
@@ -58,7 +93,10 @@ def statistics_table(manifest: dict) -> str:
   unknown = [f"{split['unknown_tokens'] / max(1, split['tokens']):.3%}" for split in splits]
   rows = [("", shards.SPLITS), *counts("documents", "paragraphs", "text_bytes", "tokens"), ("unknown tokens", unknown),
           *counts("dropped_tokens", "examples"), ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
-  lines = [f"{name:14}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
+  if any(split["random_pairs"] for split in splits):  # NSP: copies, which count beside the tokens above
+    rows += counts("random_pairs", "borrowed_tokens")
+  lines = [f"{name:15}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
+  lines += [f"skipped records: {count:,} ({why})" for why, count in sorted(statistics["skipped_records"].items())]
   seconds = statistics["seconds"]
   speed = sum(split["tokens"] for split in splits) / max(seconds, 1e-9)
   return "\n".join([*lines, f"{seconds:,.1f} seconds, {speed:,.0f} tokens/s"])
@@ -73,6 +111,7 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
   config = config_lib.resolve(FLAGS.config)
   print(statistics_table(prepare_data(config, out)))
+  print(f"How long the examples are: {os.path.join(out, LENGTHS_PLOT)}")
   print(f"Use them with --config.data.shards_path={corpus.shards_directory(config.data, out)}")
 
 

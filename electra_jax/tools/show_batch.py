@@ -11,7 +11,8 @@ from rich.text import Text
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.data import order, pipeline, sentences, shards, tokenizers
+from electra_jax.data import pipeline, sentences, shards, tokenizers
+from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -29,6 +30,7 @@ USAGE = """Prints rows of the batch of a step as text: the original, and what th
 The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out. An ELECTRA run with a
 checkpoint also shows the row as the discriminator reads it: what its newest generator draws for the masks."""
 
+NSP_LABELS = {IS_NEXT: "B follows A", IS_RANDOM: "B is another document's"}
 STYLES = {"original": "bold green", "masked": "bold yellow", "corrupted": "bold red"}
 
 
@@ -75,13 +77,15 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
   examples = shards.open_shards(directory, "train", config.data, tokenizer)
   batch_size = config.train.batch_size
   batch = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=batch_size, seed=config.seed)(step)
-  example_ids, epochs = order.example_order(step, batch_size, len(examples), config.seed)
+  example_ids, epochs, _ = pipeline.make_order_at(examples, config.data, batch_size=batch_size, seed=config.seed)(step)
   corrupted_ids = corrupt(batch) if corrupt else None
   brackets = not console.is_terminal or console.no_color
-  for row in range(min(rows, batch_size)):
+  for row in range(min(rows, int((example_ids >= 0).sum()))):
     tokens, targets = int(batch["attention_mask"][row].sum()), int(batch["masked_weights"][row].sum())
+    pair = f", {NSP_LABELS[int(batch['nsp_label'][row])]}" if "nsp_label" in batch else ""
     console.print(Text(f"step {step}, row {row}: example {example_ids[row]:,} of {len(examples):,}, "
-                       f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict", style="bold"), soft_wrap=True)
+                       f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict{pair}", style="bold"),
+                  soft_wrap=True)
     for name, ids, marked in row_lines(batch, row, corrupted_ids):
       line = Text(f"  {name:10}").append_text(render(tokenizer, ids, marked, STYLES[name], brackets))
       console.print(line, soft_wrap=True)
@@ -91,8 +95,8 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
 def make_corrupt(workdir: str | None, config, seed: int, console: Console
                  ) -> Callable[[pipeline.Batch], np.ndarray] | None:
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
-  if config.objective.name != "rtd":
-    return None  # nothing is corrupted in a masked LM
+  if config.objective.name in ("mlm", "mlm_nsp") or config.generator.kind != "learned":
+    return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint
   from electra_jax import checkpoints, inference  # jax takes seconds to load; a batch alone does not need it
 
   if not workdir or not checkpoints.saved_steps(workdir):
@@ -101,6 +105,8 @@ def make_corrupt(workdir: str | None, config, seed: int, console: Console
     return None
   main_lib.start_jax()
   run = inference.load(workdir)
+  if run.network.rtd_logits is None:
+    return None  # nobody judges what is corrupted
   console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it "
                      "differs from the original\n", style="dim"), soft_wrap=True)
   return functools.partial(inference.corrupt, run, seed=seed)

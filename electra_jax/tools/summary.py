@@ -28,7 +28,8 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
   evaluations = [row for row in rows if row["split"] == "eval"]
   if not evaluations:
     raise UserError(f"The run in {workdir} has not been evaluated yet", got=f"{len(rows)} rows of training metrics",
-                    allowed="a run with at least one evaluation", fix="let it finish, or set --config.eval.every_steps")
+                    allowed="a run with at least one evaluation", fix="let it finish or set --config.eval.every_steps; "
+                    "a run with --config.data.heldout_share=0 has nothing to evaluate on")
   last = evaluations[-1]
   entropy = last.get("eval/unigram_entropy")
   lines = [("steps", f"{last['step']:,} of {config.train.num_steps:,}", "")]

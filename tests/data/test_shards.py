@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from electra_jax.data import documents as documents_lib
 from electra_jax.data import preparation, shard_files, shards
 from electra_jax.errors import UserError
 from tests.data.fakes import WORDS, FakeTokenizer
@@ -23,8 +24,9 @@ TOKENIZER = FakeTokenizer()
 
 def make_config(path, **changes):
   config = ConfigDict(dict(
-    path=str(path), text_field="text", heldout_share=0.1, max_documents=0, format="ELECTRA", sequence_length=16,
-    single_segment_share=0.1, short_sequence_share=0.05, shard_examples=50, num_workers=1))
+    path=str(path), text_field="text", on_bad_record="error", tfds_dir="", heldout_share=0.1, max_documents=0,
+    format="ELECTRA", sequence_length=16, single_segment_share=0.1, short_sequence_share=0.05,
+    shard_examples=50, num_workers=1))
   config.update(changes)
   return config
 
@@ -127,7 +129,7 @@ def test_large_vocabulary_and_full_sentences(tmp_path):
 @pytest.mark.parametrize(("documents", "share", "train", "heldout"), [
   (2, 1e-9, 1, 1), (2, 1 - 1e-9, 1, 1), (5, 1e-9, 4, 1), (1, 1e-9, 1, 0), (1, 1 - 1e-9, 1, 0), (5, 0.0, 5, 0)])
 def test_neither_split_is_empty_by_chance(documents, share, train, heldout):
-  splits = [s for s, _ in preparation.split_documents([[str(i)] for i in range(documents)], share)]
+  splits = [s for s, _ in documents_lib.split_documents([[str(i)] for i in range(documents)], share)]
   assert (splits.count("train"), splits.count("heldout")) == (train, heldout)
 
 

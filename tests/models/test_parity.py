@@ -49,7 +49,8 @@ def make_batch(config, seed=0):
 def batch_of(ids, mask, types):
   ids = jnp.asarray(ids, jnp.int32)
   return {"masked_input_ids": ids, "input_ids": ids, "token_type_ids": jnp.asarray(types, jnp.int32),
-          "attention_mask": jnp.asarray(mask), "masked_positions": jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)}
+          "attention_mask": jnp.asarray(mask),
+          "masked_positions": jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)}
 
 
 def init(config, head, batch):
@@ -104,6 +105,28 @@ def test_names_map_back(row):
   back = mapping.from_hf(mapping.to_hf(params, family), {path: value.shape for path, value in params.items()}, family)
   assert back.keys() == params.keys()
   assert all((back[path] == params[path]).all() for path in params)
+
+
+def test_bert_for_pre_training():
+  """The original BERT: both heads, names there and back, and the pooler under the encoder's prefix."""
+  batch = make_batch(BERT)
+  model = Bert(BERT, ("mlm_head", "nsp_head"))
+  arguments = batch, batch["input_ids"], False
+  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *arguments, method="mlm_and_nsp_logits"))
+  rng = np.random.default_rng(7)
+  params = jax.tree.map(lambda leaf: jnp.asarray(0.2 * rng.standard_normal(leaf.shape), leaf.dtype), shapes["params"])
+  mlm, nsp = model.apply({"params": params}, *arguments, method="mlm_and_nsp_logits")
+  tensors = mapping.to_hf(flat(params), "bert")
+  theirs_model = make_theirs(BERT, transformers.BertConfig, transformers.BertForPreTraining, tensors)
+  with torch.no_grad():
+    theirs = theirs_model(**{name: torch.tensor(np.asarray(batch[name])).long()
+                             for name in ("input_ids", "token_type_ids", "attention_mask")})
+  mask = batch["attention_mask"]
+  np.testing.assert_allclose(mlm[mask], theirs.prediction_logits.numpy()[mask], atol=1e-4, rtol=1e-4)
+  np.testing.assert_allclose(nsp, theirs.seq_relationship_logits.numpy(), atol=1e-4, rtol=1e-4)
+  assert {"bert.pooler.dense.weight", "cls.seq_relationship.bias"} <= tensors.keys()
+  back = mapping.from_hf(tensors, {path: value.shape for path, value in flat(params).items()}, "bert")
+  assert all((back[path] == value).all() for path, value in flat(params).items())
 
 
 def test_missing_and_misshaped_tensors_are_named():

@@ -1,0 +1,14 @@
+"""ELECTRA section 3.2, "Weight Sharing": 84.3 GLUE for tied token embeddings, 500k steps.
+
+The generator is as large as the discriminator.
+"""
+
+from configs import base, common
+
+
+def get_config(argument: str | None = None):
+  c = base.get_config()
+  c.objective.weight_tying = "token_embeddings"
+  c.generator.width_fraction = 1
+  c.train.num_steps = 500_000
+  return common.variant(c, argument)

@@ -1,0 +1,176 @@
+"""How are the pairs of next sentence prediction (NSP) made? BERT's input formats (RoBERTa section 4.2, Table 2).
+
+Each token of a document comes out exactly once and in order, as A or as the true continuation B; a random B is a copy
+of another document's tokens.
+"""
+
+import bisect
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from electra_jax.data import counter_hash
+from electra_jax.data.examples import IS_NEXT, IS_RANDOM, SHORTEST, Example, Packing, Paragraphs
+from electra_jax.errors import UserError
+
+
+def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
+  """[CLS] A [SEP] B [SEP] for NSP: A is a stretch of a document, B what follows it or, in half of the examples, a
+  stretch of another document (BERT; "SEGMENT-PAIR+NSP" in RoBERTa 4.2).
+
+  The boundary of A and B is a random one of those between the paragraphs that fill the example; a single paragraph is
+  halved. B never is the true continuation of A, and never comes from the same document; what it displaces opens the
+  next example. A share of the examples gets a random shorter target length. A last single token has no continuation.
+
+  Differs from the released code: it draws each document ten times anew and cuts off what exceeds the length, here pairs
+  are drawn once and the next example goes on; it looks for "another document" by number, here equal copies do not
+  count as another; it never halves a paragraph, so that more than half of its pairs are random.
+
+  Raises:
+    UserError: there is no other document to take B from.
+
+  >>> packing = Packing(sequence_length=11, cls_id=1, sep_id=2, seed=1)
+  >>> for example in pack_segment_pairs([[[11, 12], [13, 14, 15], [16, 17, 18]], [[21], [22, 23]]], packing):
+  ...   print(*example)
+  [1, 11, 12, 2, 21, 22, 23, 2] 4 1
+  [1, 13, 14, 15, 2, 16, 17, 18, 2] 5 0
+  [1, 21, 2, 16, 17, 18, 2] 3 1
+  [1, 22, 2, 23, 2] 3 0
+  """
+  yield from _pack_pairs(documents, packing, _segment_pairs)
+
+
+def pack_sentence_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
+  """[CLS] A [SEP] B [SEP] for NSP, where A and B are single sentences ("SENTENCE-PAIR+NSP" in RoBERTa 4.2).
+
+  B is the sentence behind A or, in half of the examples, a sentence of another document. The last sentence of a
+  document has none behind it, so that of short documents more than half of the pairs are random. A sentence that is
+  longer than half of an example is cut into several.
+
+  Raises:
+    UserError: there is no other document to take B from.
+
+  >>> packing = Packing(sequence_length=11, cls_id=1, sep_id=2, seed=5)
+  >>> for example in pack_sentence_pairs([[[11, 12], [13, 14, 15]], [[21], [22, 23]]], packing):
+  ...   print(*example)
+  [1, 11, 12, 2, 21, 2] 4 1
+  [1, 13, 14, 15, 2, 21, 2] 5 1
+  [1, 21, 2, 22, 23, 2] 3 0
+  """
+  half = (packing.sequence_length - 3) // 2
+  documents = [[sentence[start:start + half] for sentence in document for start in range(0, len(sentence), half)]
+               for document in documents]
+  yield from _pack_pairs(documents, packing, _sentence_pairs)
+
+
+class _Others(NamedTuple):
+  """The documents that one document may borrow from: all but those from `first` to `last`, its own parts."""
+
+  documents: list["_Document"]
+  first: int
+  last: int
+
+  def __len__(self) -> int:
+    return len(self.documents) - (self.last - self.first)
+
+  def draw(self, rng: random.Random) -> "_Document":
+    number = rng.randrange(len(self))
+    return self.documents[number if number < self.first else number + self.last - self.first]
+
+
+class _Document(NamedTuple):
+  """A document as the pairs see it."""
+
+  tokens: list[int]
+  starts: list[int]  # of its sentences in `tokens`, ascending
+  source: int
+
+  def sentence(self, number: int) -> list[int]:
+    end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.tokens)
+    return self.tokens[self.starts[number]:end]
+
+
+def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs) -> Iterator[Example]:
+  numbered = []
+  for number, paragraphs in enumerate(documents):
+    sentences = [sentence for sentence in paragraphs if sentence]
+    starts = [0, *itertools.accumulate(map(len, sentences))][:-1]
+    source = packing.sources[number] if packing.sources else number
+    numbered.append(_Document([token for sentence in sentences for token in sentence], starts, source))
+  lenders = [document for document in numbered if document.tokens]
+  sources = [lender.source for lender in lenders]
+  for number, document in enumerate(numbered[packing.num_lenders:], packing.first_document):
+    others = _Others(lenders, bisect.bisect_left(sources, document.source),
+                     bisect.bisect_right(sources, document.source))
+    if document.tokens and not len(others):
+      raise _no_other_document(others)
+    seed = counter_hash.derive(counter_hash.fold(packing.seed, number), counter_hash.Purpose.PACKING)
+    for first, second, label in make_pairs(document, others, packing, random.Random(int(seed[0]))):
+      ids = [packing.cls_id, *first, packing.sep_id, *second, packing.sep_id]
+      yield Example(ids, len(first) + 2, label)
+
+
+def _segment_pairs(document: _Document, others: _Others, packing: Packing, rng: random.Random):
+  """(A, B, label) of each example of a document."""
+  tokens, starts, start = document.tokens, document.starts, 0
+  while start < len(tokens):
+    target = packing.sequence_length
+    if target > SHORTEST and rng.random() < packing.short_sequence_share:
+      target = rng.randint(SHORTEST, target)
+    end = min(start + target - 3, len(tokens))
+    boundaries = starts[bisect.bisect_right(starts, start):bisect.bisect_left(starts, end)]
+    is_random = rng.random() < 0.5 or end - start == 1
+    if boundaries:
+      middle = rng.choice(boundaries)
+    elif is_random and end - start < target - 3:
+      middle = end  # the rest of the document
+    else:
+      middle = (start + end) // 2
+    first, second, label = tokens[start:middle], tokens[middle:end], IS_NEXT
+    if is_random and (found := _borrow(document, middle, others, rng)):
+      lender, sentence = found
+      begin = lender.starts[sentence]
+      second, label = lender.tokens[begin:begin + target - 3 - len(first)], IS_RANDOM
+    yield first, second, label
+    start = middle if label == IS_RANDOM else end
+
+
+def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng: random.Random):
+  """(A, B, label) of each example of a document."""
+  del packing
+  number, count = 0, len(document.starts)
+  while number < count:
+    first, number = document.sentence(number), number + 1
+    middle = document.starts[number] if number < count else len(document.tokens)
+    if (number == count or rng.random() < 0.5) and (found := _borrow(document, middle, others, rng)):
+      lender, sentence = found
+      yield first, lender.sentence(sentence), IS_RANDOM
+    else:
+      yield first, document.sentence(number), IS_NEXT
+      number += 1
+
+
+def _borrow(document: _Document, middle: int, others: _Others,
+            rng: random.Random) -> tuple[_Document, int] | None:
+  """(other document, number of a sentence of it) that does not go on like `document` from position `middle`.
+
+  None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do.
+  """
+  for _ in range(20):
+    lender = others.draw(rng)
+    sentence = rng.randrange(len(lender.starts))
+    words = lender.sentence(sentence)
+    if lender.tokens != document.tokens[:len(lender.tokens)] and words != document.tokens[middle:middle + len(words)]:
+      return lender, sentence
+  if middle < len(document.tokens):
+    return None
+  raise _no_other_document(others)
+
+
+def _no_other_document(others: _Others) -> UserError:
+  return UserError("Next sentence prediction needs segments of other documents, and there is no other document",
+                   got=f"{len(others)} other documents with tokens" + (", all alike" if len(others) else ""),
+                   allowed="at least two different documents in the training and, if there is one, the held-out split",
+                   fix="separate the documents of a text by blank lines, add more of them, or choose a --config."
+                       "data.format without NSP, such as FULL-SENTENCES")

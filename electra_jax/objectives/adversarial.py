@@ -1,0 +1,102 @@
+"""What if the generator tries to fool the discriminator? REINFORCE with a learned baseline (ELECTRA Appendix D).
+
+The generator never hears which token was right: it is paid for what the discriminator gets wrong.
+
+Differs from the formulas as printed, in the sign: section 2 and Appendix D write L_Disc without its minus, so that read
+literally the generator would help the discriminator. We follow the words, "train G to maximize the discriminator loss":
+the loss is -R, and ascent on it is descent on E[R].
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from electra_jax.models import heads
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import generators, losses, rtd
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def generate(model: Electra, batch, train: bool) -> tuple[Array, Array]:
+  """The generator's logits [batch, predictions, vocab] and the baseline's [batch, predictions] of one pass.
+
+  The baseline reads h_G but does not shape it: it is there to make the policy's gradient less noisy, not to steer it.
+  """
+  table = model.generator_table()
+  hidden = model.generator.encode(batch, batch["masked_input_ids"], train, table)
+  hidden = heads.select_positions(hidden, batch["masked_positions"])  # [batch, predictions, hidden]
+  return model.generator.mlm_head(hidden, table), model.generator.baseline_head(jax.lax.stop_gradient(hidden))
+
+
+def rewards(rtd_logits: Float[Array, "batch length"], positions: Int[Array, "batch predictions"],
+            is_replaced: Bool[Array, "batch predictions"]) -> Float[Array, "batch predictions"]:
+  """R(x̂_t, x): the log of the probability that the discriminator gives to the truth about the drawn token.
+
+  >>> found = rewards(jnp.log(jnp.array([[3.0, 1.0]])), jnp.array([[0, 0]]), jnp.array([[True, False]]))
+  >>> [round(x, 4) for x in jnp.exp(found)[0].tolist()]  # sigmoid(ln 3) = 3/4
+  [0.75, 0.25]
+  """
+  logits = jnp.take_along_axis(rtd_logits, positions, axis=1)  # [batch, predictions]; positive means "replaced"
+  return jax.lax.stop_gradient(-jax.nn.softplus(jnp.where(is_replaced, -logits, logits)))
+
+
+def policy_loss(log_probabilities: Float[Array, "batch predictions"], reward: Float[Array, "batch predictions"],
+                baseline_logits: Float[Array, "batch predictions"],
+                weights: Float[Array, "batch predictions"]) -> Float[Array, ""]:
+  """A sum whose gradient is one draw of the gradient of E[R]: log p_G(x̂) (R - b), with b = log sigmoid(w^T h_G).
+
+  Its value means nothing. b depends on no draw, so it changes the gradient's spread and not its mean.
+  """
+  advantage = jax.lax.stop_gradient(reward - jax.nn.log_sigmoid(baseline_logits))
+  return jnp.sum(weights * log_probabilities * advantage)
+
+
+def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Float[Array, "batch predictions"],
+                  weights: Float[Array, "batch predictions"]) -> Float[Array, ""]:
+  """Cross-entropy of sigmoid(w^T h_G) against exp(R), a probability: the least where b is the log of its mean.
+
+  >>> round(float(baseline_loss(jnp.zeros((1, 1)), jnp.log(jnp.full((1, 1), 0.3)), jnp.ones((1, 1)))), 4)  # ln 2
+  0.6931
+  """
+  target = jnp.exp(reward)
+  return -jnp.sum(weights * (target * jax.nn.log_sigmoid(baseline_logits)
+                             + (1 - target) * jax.nn.log_sigmoid(-baseline_logits)))
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
+
+  The paper gives no weights beside λ: ours are `policy_weight` and `baseline_weight`, of means over masked positions.
+  """
+  del token_counts
+  model = generators.make_model(transformer, config_generator, config_objective,
+                                generator_heads=("mlm_head", "baseline_head"))
+
+  def init(rng, batch):
+    return model.init(rng, batch)["params"]
+
+  def loss(params, batch, rng, train, num_targets):
+    dropout_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)
+    logits, baseline_logits = model.apply({"params": params}, batch, train, method=generate,
+                                          rngs={"dropout": dropout_rng})
+    corruption = generators.corrupt(sample_rng, logits, batch, config_objective)
+    rtd_logits = model.apply({"params": params}, batch, corruption.ids, train, method="discriminator_logits",
+                             rngs={"dropout": discriminator_rng})
+    real, masked = batch["attention_mask"].astype(jnp.float32), batch["masked_weights"]
+    rtd_loss, rtd_metrics = rtd.discriminator_loss(rtd_logits, corruption.is_replaced, real, train)
+    reward = rewards(rtd_logits, batch["masked_positions"], corruption.sampled_ids != batch["masked_ids"])
+    proposal = generators.proposal_logits(logits, batch, config_objective)
+    log_probabilities = losses.log_probability(proposal, corruption.sampled_ids)
+    policy = policy_loss(log_probabilities, reward, baseline_logits, masked)
+    baseline = baseline_loss(baseline_logits, reward, masked)
+    total = (config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
+             + config_objective.policy_weight * policy / num_targets["mlm"]
+             + config_objective.baseline_weight * baseline / num_targets["mlm"])
+    _, mlm_metrics = generators.masked_lm_loss(logits, batch)
+    metrics = {**mlm_metrics, **rtd_metrics, "adversarial/reward": (jnp.sum(masked * reward), masked.sum()),
+               "adversarial/baseline_loss": (baseline, masked.sum())}
+    return total, metrics
+
+  return Objective(init, rtd.make_count(), (Phase(num_steps, loss),), encoder_path="discriminator")

@@ -1,0 +1,80 @@
+"""Can MLM learn from all tokens? All-Tokens MLM predicts every one, with a copy gate (ELECTRA section 3.5, 84.3).
+
+Memory: vocabulary logits at every position are batch x length x vocabulary; raise train.accumulation_steps.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.objectives import generators, losses
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
+  """A masked LM with a copy gate under `encoder/`, beside the generator."""
+  return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
+                               encoder_heads=("mlm_head", "copy_head"))
+
+
+def predict(model: Electra, batch, ids, train: bool) -> tuple[Array, Array]:
+  """The gate's logits [batch, length] and the vocabulary logits [batch, length, vocab] of one pass."""
+  table = model.encoder.token_table()
+  hidden = model.encoder.encode(batch, ids, train, table)
+  return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, table)
+
+
+def copy_gate(model: Electra, batch, ids, train: bool) -> Array:
+  """The gate's logits [batch, length] alone: positive means "the input is the original"."""
+  return model.encoder.copy_head(model.encoder.encode(batch, ids, train))
+
+
+def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Float[Array, "batch length vocab"],
+                   input_ids: Int[Array, "batch length"], ids: Int[Array, "batch length"]
+                   ) -> Float[Array, "batch length"]:
+  """log p(id), where p = D 1[id is the input] + (1 - D) softmax and D = sigmoid(gate).
+
+  Added up in log space: neither a sure gate nor a sure softmax gives log 0.
+
+  >>> logits = jnp.zeros((1, 2, 4))
+  >>> found = log_likelihood(jnp.zeros((1, 2)), logits, jnp.array([[3, 3]]), jnp.array([[3, 1]]))
+  >>> [round(x, 4) for x in jnp.exp(found)[0].tolist()]  # 1/2 + 1/2 * 1/4, 1/2 * 1/4
+  [0.625, 0.125]
+  """
+  copied = jnp.where(input_ids == ids, jax.nn.log_sigmoid(gate_logits), MASK_BIAS)
+  predicted = jax.nn.log_sigmoid(-gate_logits) + losses.log_probability(vocab_logits, ids)
+  return jnp.logaddexp(copied, predicted)
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """The generator is trained as in ELECTRA; the kept encoder names the original of every real token.
+
+  The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`. The gate is also
+  scored as what it is, a detector of replaced tokens.
+  """
+  model = make_model(transformer, config_generator, config_objective)
+  generate = generators.make(model, config_generator, config_objective, token_counts)
+  mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
+
+  def init(rng, batch):
+    return model.init(rng, batch)["params"]
+
+  def count_targets(batch):
+    return {"mlm": batch["masked_weights"].sum(), "all": batch["attention_mask"].sum()}
+
+  def loss(params, batch, rng, train, num_targets):
+    dropout_rng, sample_rng, encoder_rng = jax.random.split(rng, 3)
+    generator_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
+    gate_logits, vocab_logits = model.apply({"params": params}, batch, corruption.ids, train, method=predict,
+                                            rngs={"dropout": encoder_rng})
+    real = batch["attention_mask"].astype(jnp.float32)
+    encoder_loss = -jnp.sum(real * log_likelihood(gate_logits, vocab_logits, corruption.ids, batch["input_ids"]))
+    total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
+    metrics |= {"all_tokens_mlm/loss": (encoder_loss, real.sum()),
+                **losses.detection_metrics(-gate_logits, corruption.is_replaced, real)}
+    return total, metrics
+
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -1,0 +1,63 @@
+"""Does a sentence-level task help: was the entire input left as it was? (ELECTRA Appendix F: it hurts a little)"""
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import generators, losses, rtd
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def judge(model: Electra, batch, ids, train: bool) -> tuple[jax.Array, jax.Array]:
+  """Logits of "replaced" [batch, length] and, from [CLS], of "corrupted" [batch] of one pass."""
+  hidden = model.encoder.encode(batch, ids, train)
+  return model.encoder.rtd_head(hidden), model.encoder.sentence_head(hidden[:, :1])[:, 0]
+
+
+def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.Array,
+              unchanged_share: float) -> generators.Corruption:
+  """Takes back the corruption of a random share of the rows."""
+  is_kept = jax.random.bernoulli(rng, unchanged_share, (len(input_ids), 1))
+  return corruption._replace(ids=jnp.where(is_kept, input_ids, corruption.ids),
+                             is_replaced=corruption.is_replaced & ~is_kept)
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """ELECTRA's objective plus a binary loss per sequence; `unchanged_share` of the sequences stay as they are.
+
+  A row in which every draw happens to be the original counts as unchanged, as such a token counts as real. The paper
+  gives neither the head (ours is the replaced-token head on [CLS]) nor the loss's weight (`sentence_weight`).
+  """
+  model = generators.make_model(transformer, config_generator, config_objective,
+                                encoder_heads=("rtd_head", "sentence_head"))
+  generate = generators.make(model, config_generator, config_objective, token_counts)
+
+  def init(rng, batch):
+    return model.init(rng, batch)["params"]
+
+  def count_targets(batch):
+    return {**rtd.make_count()(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}
+
+  def loss(params, batch, rng, train, num_targets):
+    dropout_rng, sample_rng, keep_rng, encoder_rng = jax.random.split(rng, 4)
+    mlm_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
+    corruption = keep_rows(keep_rng, corruption, batch["input_ids"], config_objective.unchanged_share)
+    logits, sentence_logits = model.apply({"params": params}, batch, corruption.ids, train, method=judge,
+                                          rngs={"dropout": encoder_rng})
+    real = batch["attention_mask"].astype(jnp.float32)
+    rtd_loss, rtd_metrics = rtd.discriminator_loss(logits, corruption.is_replaced, real, train)
+    is_row = batch["attention_mask"].any(axis=1)  # [batch]; the last batch of an evaluation is filled up
+    is_corrupted = corruption.is_replaced.any(axis=1)
+    sentence_loss = losses.binary_cross_entropy(sentence_logits[:, None], is_corrupted[:, None],
+                                                is_row[:, None].astype(jnp.float32))
+    correct = jnp.sum(is_row & ((sentence_logits > 0) == is_corrupted))
+    metrics |= {**rtd_metrics, "sentence/loss": (sentence_loss, is_row.sum()),
+                "sentence/accuracy": (correct, is_row.sum())}
+    total = (config_objective.mlm_weight * mlm_loss / num_targets["mlm"]
+             + config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
+             + config_objective.sentence_weight * sentence_loss / num_targets["sentence"])
+    return total, metrics
+
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")

@@ -1,0 +1,109 @@
+"""Where do replacements come from? A masked LM that learns beside the encoder, or token counts (ELECTRA section 3.2).
+
+Every objective with a generator begins with the same step, `make`: predict the masked tokens, draw, replace.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from electra_jax.models.electra import Electra, make_generator_config
+from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.objectives import losses, sampling
+from electra_jax.objectives.contract import Batch, Metrics
+
+# (params, batch, rng, train) -> logits [batch, predictions, vocab]
+LogitsFn = Callable[[PyTree, Batch, Array, bool], Array]
+
+
+class Corruption(NamedTuple):
+  """What the kept encoder reads, and what was done to it."""
+
+  ids: Int[Array, "batch length"]
+  is_replaced: Bool[Array, "batch length"]  # False where the draw is the original: such a token is "real" (section 2)
+  sampled_ids: Int[Array, "batch predictions"]
+
+
+def learned(model: Electra, token_counts: np.ndarray | None) -> LogitsFn:
+  """The masked LM of section 2, of any width and depth."""
+  del token_counts
+
+  def logits(params, batch, rng, train):
+    return model.apply({"params": params}, batch, train, method="generator_logits", rngs={"dropout": rng})
+
+  return logits
+
+
+def unigram(model: Electra, token_counts: np.ndarray) -> LogitsFn:
+  """Tokens "according to their frequency in the train corpus", whatever stands around them (section 3.2)."""
+  return _fixed(model, np.log(np.maximum(token_counts, 1)), token_counts)
+
+
+def uniform(model: Electra, token_counts: np.ndarray) -> LogitsFn:
+  """Every token that occurs in the training corpus with the same probability: a unigram of infinite temperature."""
+  return _fixed(model, np.zeros(len(token_counts)), token_counts)
+
+
+GENERATORS: dict[str, Callable[[Electra, np.ndarray | None], LogitsFn]] = {
+  "learned": learned, "unigram": unigram, "uniform": uniform,
+}
+
+
+def counts_tokens(config_generator) -> bool:
+  """Whether the generator is made of token counts, and so has neither a network nor a loss."""
+  return config_generator.kind != "learned"
+
+
+def make_model(transformer: TransformerConfig, config_generator, config_objective, **heads_and_name) -> Electra:
+  """Both networks; `transformer` describes the kept one, `heads_and_name` goes to `Electra`."""
+  if counts_tokens(config_generator):
+    return Electra(transformer, None, "none", **heads_and_name)
+  generator = make_generator_config(transformer, config_generator)
+  return Electra(transformer, generator, config_objective.weight_tying, **heads_and_name)
+
+
+def make(model: Electra, config_generator, config_objective, token_counts: np.ndarray | None) -> Callable:
+  """(params, batch, dropout_rng, sample_rng, train) -> (sum of the generator's MLM losses, metrics, Corruption)."""
+  if counts_tokens(config_generator) and token_counts is None:
+    raise ValueError(f"generator.kind {config_generator.kind!r} needs the token_counts of the training corpus")
+  logits_of = GENERATORS[config_generator.kind](model, token_counts)
+
+  def generate(params, batch, dropout_rng, sample_rng, train) -> tuple[Array, Metrics, Corruption]:
+    logits = logits_of(params, batch, dropout_rng, train)
+    corruption = corrupt(sample_rng, logits, batch, config_objective)
+    if counts_tokens(config_generator):
+      return jnp.zeros(()), {}, corruption
+    return *masked_lm_loss(logits, batch), corruption
+
+  return generate
+
+
+def masked_lm_loss(logits: Float[Array, "batch predictions vocab"], batch: Batch) -> tuple[Float[Array, ""], Metrics]:
+  """Sum of -log p(original) over the masked positions, and its metrics."""
+  weights = batch["masked_weights"]
+  loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
+  return loss, {"mlm/loss": (loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
+
+
+def proposal_logits(logits: Float[Array, "batch predictions vocab"], batch: Batch,
+                    config_objective) -> Float[Array, "batch predictions vocab"]:
+  """The logits that replacements are drawn from, by `objective.sampling_*`."""
+  excluded_ids = batch["masked_ids"] if config_objective.sampling_excludes_original else None
+  return sampling.proposal_logits(logits, config_objective.sampling_temperature, excluded_ids)
+
+
+def corrupt(rng: Array, logits: Float[Array, "batch predictions vocab"], batch: Batch, config_objective) -> Corruption:
+  """x̂ ~ p_G and x^corrupt = REPLACE(x, m, x̂) (section 2)."""
+  sampled_ids = sampling.sample_ids(rng, proposal_logits(logits, batch, config_objective))
+  ids = sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids, batch["masked_weights"])
+  return Corruption(ids, ids != batch["input_ids"], sampled_ids)
+
+
+def _fixed(model: Electra, log_weights: np.ndarray, token_counts: np.ndarray) -> LogitsFn:
+  """The same logits everywhere; ids without a count, special ones among them, are never drawn."""
+  row = np.full(model.encoder_config.vocab_size, MASK_BIAS, np.float32)
+  row[: len(token_counts)] = np.where(token_counts > 0, log_weights, MASK_BIAS)
+  return lambda params, batch, rng, train: jnp.broadcast_to(row, (*batch["masked_ids"].shape, len(row)))

@@ -1,0 +1,35 @@
+"""The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
+
+from electra_jax.models.bert import Bert
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import losses
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """Mean loss per masked token plus mean loss per pair; parameters live under `encoder/`.
+
+  The batch needs `nsp_label` (data.format SEGMENT-PAIR or SENTENCE-PAIR); rows of label -1 do not count.
+  """
+  del config_generator, config_objective, token_counts
+  model = Bert(transformer, head_names=("mlm_head", "nsp_head"))
+
+  def init(rng, batch):
+    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")["params"]}
+
+  def count_targets(batch):
+    return {"mlm": batch["masked_weights"].sum(), "nsp": (batch["nsp_label"] >= 0).sum()}
+
+  def loss(params, batch, rng, train, num_targets):
+    mlm_logits, nsp_logits = model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"], train,
+                                         method="mlm_and_nsp_logits", rngs={"dropout": rng})
+    weights = batch["masked_weights"]
+    mlm_loss, mlm_correct = losses.cross_entropy(mlm_logits, batch["masked_ids"], weights)
+    pairs = (batch["nsp_label"] >= 0).astype(weights.dtype)
+    nsp_loss, nsp_correct = losses.cross_entropy(nsp_logits[:, None], batch["nsp_label"][:, None], pairs[:, None])
+    total = mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"]
+    return total, {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (mlm_correct, weights.sum()),
+                   "nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
+
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -1,0 +1,71 @@
+"""What can a trained run compute? For each objective the forward passes that prediction needs, without dropout."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jaxtyping import Array, PyTree
+
+from electra_jax.models.bert import Bert
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
+from electra_jax.objectives.contract import Batch
+
+
+class Network(NamedTuple):
+  """Functions of a run's parameters, whatever these are called; None where the run has nothing of the kind."""
+
+  mlm_logits: Callable[[PyTree, Batch], Array] | None  # -> float32 [batch, predictions, vocab]
+  rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
+
+
+@functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
+def make(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
+  return NETWORKS[config_objective.name](transformer, config_generator, config_objective)
+
+
+def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  del config_generator, config_objective
+  model = Bert(transformer, head_names=("mlm_head",))
+  return Network(lambda params, batch: model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"],
+                                                   False, method="mlm_logits"), None)
+
+
+def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """Heads that only training needs are left out."""
+  model = generators.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model),
+                 lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
+                                                        method="discriminator_logits"))
+
+
+def _replace_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """Masks are filled by the generator: the kept encoder has never seen one."""
+  model = replace_mlm.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model), None)
+
+
+def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """As above; besides, what the copy gate does not trust counts as replaced."""
+  model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model),
+                 lambda params, batch, ids: -model.apply({"params": params}, batch, ids, False,
+                                                         method=all_tokens_mlm.copy_gate))
+
+
+def _generator_logits(model: Electra) -> Callable | None:
+  """None: a generator of token counts knows nothing about a sentence."""
+  if model.generator_config is None:
+    return None
+  return lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits")
+
+
+NETWORKS = {  # by objective.name
+  "mlm": _masked_lm,
+  "mlm_nsp": _masked_lm,
+  **dict.fromkeys(("rtd", "electra_15", "electra_15_other", "two_stage", "adversarial", "contrastive"), _electra),
+  "replace_mlm": _replace_mlm,
+  "all_tokens_mlm": _all_tokens_mlm,
+}

@@ -1,0 +1,48 @@
+"""What does [MASK] cost, which fine-tuning never shows? Replace MLM fills the masks (ELECTRA section 3.5, 82.4)."""
+
+import jax
+
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import generators, losses
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
+  """A masked LM under `encoder/` beside the generator."""
+  return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
+                               encoder_heads=("mlm_head",))
+
+
+def predict(model: Electra, batch, ids, train: bool) -> jax.Array:
+  """The kept encoder's vocabulary logits at the masked positions of the corrupted sequence."""
+  return model.encoder.mlm_logits(batch, ids, train)
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """MLM whose masked positions hold draws of the generator, which is trained as in ELECTRA.
+
+  The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`.
+  """
+  model = make_model(transformer, config_generator, config_objective)
+  generate = generators.make(model, config_generator, config_objective, token_counts)
+  mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
+
+  def init(rng, batch):
+    return model.init(rng, batch)["params"]
+
+  def count_targets(batch):
+    return {"mlm": batch["masked_weights"].sum()}
+
+  def loss(params, batch, rng, train, num_targets):
+    dropout_rng, sample_rng, encoder_rng = jax.random.split(rng, 3)
+    generator_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
+    logits = model.apply({"params": params}, batch, corruption.ids, train, method=predict,
+                         rngs={"dropout": encoder_rng})
+    weights = batch["masked_weights"]
+    encoder_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
+    metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}
+    return (mlm_weight * generator_loss + encoder_weight * encoder_loss) / num_targets["mlm"], metrics
+
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -1,0 +1,44 @@
+"""First the generator alone, then a discriminator that starts as its copy (ELECTRA section 3.2, Figure 3 right)."""
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import generators, rtd
+from electra_jax.objectives.contract import Objective, Phase
+
+
+def start_as_generator(params):
+  """The discriminator's encoder becomes a copy of the generator's; its head, which has no model there, stays new.
+
+  Copies, because an array that stands in two places cannot be donated to a train step.
+  """
+  generator, discriminator = params["generator"], params["discriminator"]
+  copied = {name: jax.tree.map(jnp.copy, generator[name]) for name in discriminator if name in generator}
+  return params | {"discriminator": discriminator | copied}
+
+
+def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+         token_counts=None) -> Objective:
+  """`generator_steps` updates of the generator, then the discriminator against the frozen generator.
+
+  Both networks have the same sizes and share nothing. One optimizer and one learning-rate schedule run through both
+  phases (the paper does not say); the discriminator's moments are zero when its phase begins.
+  """
+  model = generators.make_model(transformer, config_generator, config_objective)
+  generate = generators.make(model, config_generator, config_objective, token_counts)
+
+  def init(rng, batch):
+    return model.init(rng, batch)["params"]
+
+  def generator_loss(params, batch, rng, train, num_targets):
+    loss, metrics, _ = generate(params, batch, *jax.random.split(rng), train)
+    return loss / num_targets["mlm"], metrics
+
+  discriminator_loss = rtd.make_loss(model, generate, mlm_weight=0.0, rtd_weight=config_objective.rtd_weight)
+  generator_steps = config_objective.generator_steps
+  phases = (
+    Phase(generator_steps, generator_loss, trainable="generator/.*"),
+    Phase(num_steps - generator_steps, discriminator_loss, trainable="discriminator/.*", on_enter=start_as_generator),
+  )
+  return Objective(init, rtd.make_count(), phases, encoder_path="discriminator")

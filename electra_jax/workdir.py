@@ -1,0 +1,53 @@
+"""Whose is a workdir? A run claims it before it makes anything there, and writes config.json once its data is open."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+import jax
+from absl import logging
+
+from electra_jax import checkpoints, distributed
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+
+
+def claim(config, workdir: str) -> None:
+  """Makes a new workdir; in one with checkpoints, makes sure that it holds this very run.
+
+  Before the first checkpoint another config may take its place: the errors of a first try say which keys to change.
+
+  Raises:
+    UserError: the workdir holds another run, or cannot be written.
+  """
+  path = os.path.join(workdir, "config.json")
+  if os.path.exists(path) and checkpoints.saved_steps(workdir):
+    for name, (was, now) in config_lib.check_resumable(config_lib.load(workdir), config, workdir).items():
+      logging.info("On resume, %s changes from %r to %r.", name, was, now)
+  if jax.process_index() == 0:
+    with _disk_errors(workdir):
+      os.makedirs(workdir, exist_ok=True)
+      tempfile.TemporaryFile(dir=workdir).close()  # says now, not after minutes of preparation, that it is read-only
+
+
+def record_config(given, config, workdir: str) -> None:
+  """Writes config.json; called once the data fits the config, so that a run that fails before leaves it as it was.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  if jax.process_index() == 0:
+    with _disk_errors(workdir):
+      config_lib.save(os.path.join(workdir, "config.json"), given, config)
+  distributed.barrier("config")
+
+
+@contextlib.contextmanager
+def _disk_errors(workdir: str) -> Iterator[None]:
+  """Turns an OSError into a UserError that names the workdir."""
+  try:
+    yield
+  except OSError as error:
+    raise UserError(f"The workdir {workdir} cannot be written", got=error, allowed="a folder that you may write to",
+                    fix="choose another --workdir, or free space") from error
