@@ -147,7 +147,7 @@ def defaults() -> ConfigDict:
   c.log = ConfigDict()
   c.log.tensorboard = True
   c.log.wandb_project = ""  # "" = off; needs `pip install wandb`
-  return c
+  return c.lock()  # a misspelt key in a recipe is an error
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
