@@ -101,6 +101,7 @@ def defaults() -> ConfigDict:
   c.data.masking.mask_share = placeholder(float)  # chosen positions that become [MASK]; from the policy
   c.data.masking.random_share = placeholder(float)  # chosen positions that become a random token; the rest stay
   c.data.masking.unit = "token"  # token | word (whole words) | span (of words; geometric lengths as in SpanBERT)
+  c.data.masking.rarity_exponent = 0.0  # in training, odds of a token are count ** -exponent (ELECTRA Appendix F)
   c.data.masking.num_static_masks = 0  # 0 = a new mask each epoch; 10 = BERT's ten fixed ones (RoBERTa 4.1)
   c.data.masking.max_predictions = placeholder(int)  # slots per example: ceil(rate * sequence_length)
 

@@ -120,7 +120,7 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
                   "objective.sentence_weight", "objective.generator_steps",
-                  "data.masking.num_static_masks", "model.position_offset"]
+                  "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
   for key in not_negative:
     if _lookup(c, key) < 0:
       yield f"{key} is {_lookup(c, key)}; it must not be negative"
@@ -165,6 +165,9 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   masking = c.data.masking
   if masking.mask_share + masking.random_share > 1 + 1e-9:
     yield f"data.masking.mask_share + random_share is {masking.mask_share + masking.random_share}; at most 1"
+  if masking.rarity_exponent and masking.unit != "token":
+    yield (f"data.masking.rarity_exponent is {masking.rarity_exponent}, which is of tokens, but data.masking.unit is "
+           f"{masking.unit!r}; set one of them to its default")
   if not 0 < masking.max_predictions <= c.data.sequence_length:
     yield f"data.masking.max_predictions is {masking.max_predictions}; it must be 1 to data.sequence_length"
   if c.optimizer.warmup_steps > max(1, c.train.num_steps):

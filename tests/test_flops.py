@@ -80,6 +80,38 @@ def test_terms_are_named_by_network_and_component():
   assert all(name.startswith("encoder/") for name in flops.model_flops(resolved("bert_small")).terms)
 
 
+def test_terms_of_the_ablations():
+  """What each objective adds to ELECTRA's or BERT's terms, and what it takes away."""
+  base, bert = (flops.model_flops(resolved(name)).terms for name in ("base", "bert_base"))
+  tokens, h = 256 * 512, 768
+  for name in ("electra_15", "electra_15_other"):
+    assert flops.model_flops(resolved("base", objective__name=name)).terms == base
+  fewer = flops.model_flops(resolved("base", generator__kind="unigram")).terms
+  assert fewer == {name: count for name, count in base.items() if name.startswith("discriminator/")}
+  generator = {name: count for name, count in base.items() if name.startswith("generator/")}
+  replace = flops.model_flops(resolved("base", objective__name="replace_mlm")).terms
+  assert replace == generator | bert
+  every = flops.model_flops(resolved("base", objective__name="all_tokens_mlm")).terms
+  assert every["encoder/mlm_softmax"] == pytest.approx(3 * 2 * h * 30592 * tokens)
+  assert every["encoder/copy_head"] == 3 * 2 * h * tokens
+  adversarial = flops.model_flops(resolved("base", objective__name="adversarial")).terms
+  assert adversarial == base | {"generator/baseline_head": pytest.approx(3 * 2 * 256 * 77 * 256)}
+  contrastive = flops.model_flops(resolved("base", objective__name="contrastive")).terms
+  assert contrastive == base | {"discriminator/sentence_head": pytest.approx(3 * (2 * h * h + 2 * h) * 256)}
+
+
+def test_two_stages_cost_what_they_train():
+  """First the generator alone; then the discriminator, with forward passes of the generator."""
+  joint = flops.model_flops(resolved("base", generator__width_fraction=1)).terms
+  staged = flops.model_flops(resolved("ablations.figure3_two_stage"))
+  for name, count in staged.terms.items():
+    expected = (1 / 2 + 1 / 2 * 1 / 3) * joint[name] if name.startswith("generator/") else joint[name] / 2
+    assert count == pytest.approx(expected), name
+  bert = flops.paper_flops(resolved("bert_base")).per_run
+  # 2 %: the second stage trains a cheaper head than BERT's softmax.
+  assert flops.paper_flops(resolved("ablations.figure3_two_stage")).per_run == pytest.approx(bert, rel=0.02)
+
+
 def test_accumulation_and_remat_cost_nothing():
   plain, other = resolved("small"), resolved("small", train__accumulation_steps=4, train__remat=True)
   assert flops.model_flops(plain) == flops.model_flops(other)

@@ -29,7 +29,8 @@ BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a toke
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
                example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int, masking,
                special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
-               continues_word: np.ndarray | None = None) -> dict[str, np.ndarray]:
+               continues_word: np.ndarray | None = None,
+               token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
   """Chooses k = ceil(rate * n) of each row's n tokens (specials count in n) without replacement, and masks them.
 
   Only ordinary tokens are chosen: never a special id, never padding. k is capped at `max_predictions` and at the
@@ -52,6 +53,7 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     special_ids: ids that are never masked and never drawn.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
     continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
+    token_odds: float [vocab] from `token_odds`, for the unit "token"; None = every token has the same.
 
   Returns:
     masked_input_ids int32 [batch, length]; masked_positions int32 [batch, predictions], ascending; masked_ids int32
@@ -90,15 +92,16 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     if masking.unit == "span":
       length_keys = counter_hash.derive(keys[block], Purpose.SPAN_LENGTH)
       starts = span_starts(position_keys[block], length_keys, candidates, starts)
+    odds = None if token_odds is None else token_odds[input_ids[block]]
     positions[block], weights[block] = choose_positions(position_keys[block], candidates, targets[block], predictions,
-                                                        starts)
+                                                        starts, odds)
     if masking.unit == "span":
       fates[block] = np.take_along_axis(starts, positions[block], axis=1)
   return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
 
 
 def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int,
-                     starts: np.ndarray | None = None
+                     starts: np.ndarray | None = None, odds: np.ndarray | None = None
                      ) -> tuple[Int32[np.ndarray, "batch predictions"], Float32[np.ndarray, "batch predictions"]]:
   """A uniformly random subset of each row's candidate positions, ascending, with weights 1; unused slots are 0.
 
@@ -111,6 +114,7 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
     predictions: slots per row.
     starts: int [batch, length], where the word or span begins that each position belongs to: they are chosen as a
       whole, the last one from its start. None = every position by itself.
+    odds: float [batch, length], positive; one draw takes a position in proportion to it. None = all alike.
 
   >>> candidates = np.array([[0, 1, 1, 1], [0, 0, 1, 0]], bool)
   >>> positions, weights = choose_positions(counter_hash.fold(np.arange(2)), candidates, np.array([2, 2]), 3)
@@ -119,6 +123,9 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   """
   length = candidates.shape[1]
   order = counter_hash.draws(keys, length)  # [batch, length]
+  if odds is not None:  # exponential waiting times: the first comes from a position in proportion to its odds
+    uniform = ((order >> np.uint64(11)) + 0.5) * 2.0**-53
+    order = (-np.log(uniform) / odds).view(np.uint64)  # the bits of positive floats sort as the floats do
   if starts is not None:
     order = np.take_along_axis(order, starts, axis=1)
   order &= ~POSITION_MASK
@@ -138,6 +145,17 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   positions[:, :slots] = np.where(chosen, found, 0)
   weights[:, :slots] = chosen
   return positions, weights
+
+
+def token_odds(token_counts: Int64[np.ndarray, "vocab"], rarity_exponent: float) -> np.ndarray:
+  """Odds of each token to be masked, count ** -rarity_exponent: "our rarer tokens more frequently" (Appendix F).
+
+  The paper gives no formula. What never occurs counts as once.
+
+  >>> token_odds(np.array([0, 1, 4, 100]), rarity_exponent=0.5).tolist()
+  [1.0, 1.0, 0.5, 0.1]
+  """
+  return np.maximum(token_counts, 1) ** -float(rarity_exponent)
 
 
 def word_starts(candidates: np.ndarray, continues: np.ndarray) -> np.ndarray:

@@ -54,7 +54,11 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
   if not len(examples):
     raise UserError("There is no training example", got="0 examples in the shards", allowed="at least 1",
                     fix="prepare the shards again from a larger corpus")
-  make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed)
+  odds = None
+  if config_data.masking.rarity_exponent:
+    odds = masking_lib.token_odds(examples.token_counts(tokenizer.vocab_size), config_data.masking.rarity_exponent)
+  make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed,
+                                 token_odds=odds)
 
   order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
 
@@ -92,7 +96,7 @@ def local_rows(batch_size: int, process_index: int, process_count: int) -> slice
   return slice(process_index * local, (process_index + 1) * local)
 
 
-def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int) -> Batch:
+def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None) -> Batch:
   """Rows of `length` tokens, which no example exceeds; ids of -1, at the end, become rows of padding."""
   missing = int((example_ids < 0).sum())
   if missing:
@@ -105,7 +109,8 @@ def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, leng
   masked = masking_lib.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=masking,
                                   special_ids=tokenizer.special_ids, mask_id=tokenizer.mask_id,
                                   vocab_size=tokenizer.vocab_size,
-                                  continues_word=None if masking.unit == "token" else tokenizer.continues_word)
+                                  continues_word=None if masking.unit == "token" else tokenizer.continues_word,
+                                  token_odds=token_odds)
   if length < examples.sequence_length:  # fewer tokens have fewer predictions
     slots = min(masking.max_predictions, config.num_predictions(masking.rate, length))
     masked |= {name: masked[name][:, :slots] for name in ("masked_positions", "masked_ids", "masked_weights")}

@@ -25,6 +25,11 @@ PANELS = (
     ("train", "rtd/accuracy", "accuracy, training", "-"),
     ("eval", "rtd/accuracy", "accuracy, held-out", "o-"),
     ("eval", "rtd/auc", "AUC, held-out", "s--"))),
+  ("Kept encoder's masked language model: loss", "cross-entropy [nats per predicted token]", (
+    ("train", "replace_mlm/loss", "Replace MLM, training", "-"),
+    ("eval", "replace_mlm/loss", "Replace MLM, held-out", "o-"),
+    ("train", "all_tokens_mlm/loss", "All-Tokens MLM, training", "-"),
+    ("eval", "all_tokens_mlm/loss", "All-Tokens MLM, held-out", "o-"))),
   ("Speed", "tokens per second", (("train", "train/tokens_per_second", "training", "-"),)),
 )
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.

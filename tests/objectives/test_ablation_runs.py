@@ -115,21 +115,24 @@ def test_phase_at_every_step():
   assert found == [(0, 0), (0, 0), (1, 2), (1, 2), (1, 2)]
 
 
+def write_corpus(path):
+  words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "rain", "fall", "over", "every", "roof", "in", "town"]
+  path.write_text("\n\n".join(" ".join(words[(i * j) % 15] for j in range(3, 40)) for i in range(1, 60)))
+  return str(path)
+
+
 def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
-  """Restarted at the border (where the copy is still to be made), within the second and within the first stage."""
+  """Restarted at the border, where the copy is still to be made, and behind it, where it must not be made again."""
   from configs.ablations import figure3_two_stage
 
-  corpus = tmp_path / "corpus.txt"
-  words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "rain", "fall", "over", "every", "roof", "in", "town"]
-  corpus.write_text("\n\n".join(" ".join(words[(i * j) % 15] for j in range(3, 40)) for i in range(1, 60)))
   given = shrink(figure3_two_stage.get_config("tiny"))
-  given.data.update(path=str(corpus), heldout_share=0.2, num_workers=1, reader="threads")
+  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1, reader="threads")
   given.train.log_every_steps = 1
   given.checkpoint.update(every_steps=1, keep_last=10)
   given.log.tensorboard = False
   pretrain.pretrain(given, str(tmp_path / "straight"))
   _, expected = checkpoints.load_params(str(tmp_path / "straight"), step=4)
-  for last_step in (1, 2, 3):
+  for last_step in (2, 3):
     workdir = tmp_path / f"restarted_{last_step}"
     shutil.copytree(tmp_path / "straight", workdir)
     for step in range(last_step + 1, 5):
@@ -139,3 +142,17 @@ def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
   rows = [row for row in metrics.read_rows(str(tmp_path / "straight")) if row["split"] == "train"]
   assert ["rtd/loss" in row for row in rows] == [False, False, True, True]
+
+
+def test_a_unigram_run_counts_its_training_tokens(tmp_path):
+  from configs.ablations import figure3_generator_unigram
+
+  given = shrink(figure3_generator_unigram.get_config("tiny"))
+  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1)
+  data = pretrain.open_data(config_lib.resolve(given), str(tmp_path / "run"))
+  ids, num_tokens, _ = data.train.read(np.arange(len(data.train)))
+  expected = np.bincount(ids[np.arange(16) < num_tokens[:, None]], minlength=data.tokenizer.vocab_size)
+  expected[list(data.tokenizer.special_ids)] = 0
+  assert np.array_equal(data.token_counts, expected) and expected.sum() > 1000
+  given.generator.kind = "learned"
+  assert pretrain.open_data(config_lib.resolve(given), str(tmp_path / "run")).token_counts is None

@@ -384,6 +384,36 @@ def test_unchanged_rows_count_as_not_corrupted():
   assert float(pairs["sentence/loss"][1]) == len(batch["input_ids"])
 
 
+# ---- what a trained run can compute ----
+
+ANSWERS = {  # row -> does it fill masks, does it judge words?
+  "electra_15": (True, True), "contrastive": (True, True), "adversarial": (True, True),
+  "two_stage, second": (True, True), "rtd, all tied": (True, True), "all_tokens_mlm": (True, True),
+  "replace_mlm": (True, False), "rtd, unigram": (False, True),
+}
+
+
+@pytest.mark.parametrize("row", ANSWERS)
+def test_networks_for_prediction(row):
+  name, arguments, *_ = ROWS[row]
+  config = FrozenConfigDict(dict(name=name, weight_tying=arguments.get("weight_tying", "token_embeddings")))
+  network = networks.make(TRANSFORMER, arguments.get("generator", GENERATOR), config)
+  assert (network.mlm_logits is not None, network.rtd_logits is not None) == ANSWERS[row]
+  batch = make_batch()
+  if network.mlm_logits:
+    assert jax.eval_shape(network.mlm_logits, init(row), batch).shape == (8, 3, 128)
+  if network.rtd_logits:
+    assert jax.eval_shape(network.rtd_logits, init(row), batch, batch["input_ids"]).shape == (8, 16)
+
+
+def test_the_copy_gate_judges_as_a_discriminator_does():
+  """What it would copy is original: its logit with the sign turned."""
+  config = FrozenConfigDict(dict(name="all_tokens_mlm", weight_tying="token_embeddings"))
+  network, batch, params = networks.make(TRANSFORMER, GENERATOR, config), make_batch(), init("all_tokens_mlm")
+  sure = params["encoder"] | {"copy_head": {"output": {"kernel": jnp.zeros((32, 1)), "bias": jnp.array([7.0])}}}
+  assert (network.rtd_logits(params | {"encoder": sure}, batch, batch["input_ids"]) == -7).all()
+
+
 # ---- configuration ----
 
 FAULTS = {  # changes of configs/base.py -> what the error says
