@@ -32,3 +32,13 @@ def shared() -> pathlib.Path:
   if not SHARED.is_dir():
     pytest.skip(f"real reference data is not here ({SHARED}); the sibling tests on small data run instead")
   return SHARED
+
+# With several workers a file is one unit of work; the long ones go first, so that no worker ends with one alone.
+LONG_FILES = ("test_pretrain.py", "test_ablation_runs.py", "test_ablations.py", "test_formats_run.py",
+              "test_bad_input.py", "test_objectives.py", "test_inference.py", "test_parity.py")
+
+
+def pytest_collection_modifyitems(items):
+  """Orders the files, not the tests within one."""
+  rank = {name: place for place, name in enumerate(LONG_FILES)}
+  items.sort(key=lambda item: rank.get(item.path.name, len(rank)))

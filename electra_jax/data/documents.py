@@ -264,7 +264,7 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
     raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
                 "check name, split, --config.data.tfds_dir and the network") from error
   if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
-    raise fault(f'no text under "{field}"; its features are {", ".join(features)}',
+    raise fault(f'no text under "{field}"; its features are {", ".join(sorted(features))}',
                 "name the one that holds the text: --config.data.text_field=...")
   return _tfds_documents(tfds.as_numpy(dataset), path, reading)
 
