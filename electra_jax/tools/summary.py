@@ -2,7 +2,6 @@
 
 import os
 
-from absl import flags
 from rich.console import Console
 from rich.table import Table
 
@@ -10,8 +9,6 @@ from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax import metrics
 from electra_jax.errors import UserError
-
-FLAGS = flags.FLAGS
 
 USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
 
