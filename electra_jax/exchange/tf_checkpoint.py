@@ -1,0 +1,243 @@
+"""What is in a released TensorFlow checkpoint? google-research/bert and google-research/electra, by variable name.
+
+The names follow from the one table of `mapping`: what Hugging Face calls `encoder.layer.7.output.LayerNorm.weight` is
+`encoder/layer_7/output/LayerNorm/gamma` there. Kernels are [in, out], so they are transposed on the way.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+
+from electra_jax.errors import UserError
+from electra_jax.exchange import mapping
+from electra_jax.exchange.weights import Weights
+
+# Last part of our path -> of the TensorFlow name; a bias is `beta` where it belongs to a layer norm.
+ENDINGS = {"kernel": "/kernel", "scale": "/gamma", "bias": "/bias", "output_bias": "/bias", "embedding": ""}
+
+# Hugging Face's names that do not follow the rule.
+IRREGULAR = {
+  "cls.predictions.bias": "cls/predictions/output_bias",
+  "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+  "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+  "generator_lm_head.bias": "generator_predictions/output_bias",
+  "discriminator_predictions.dense_prediction.weight": "discriminator_predictions/dense_1/kernel",
+  "discriminator_predictions.dense_prediction.bias": "discriminator_predictions/dense_1/bias",
+}
+
+# The optimizer's moments (of the released code, of tf.train.Adam, of LAMB) and scalars of the training loop.
+TRAINING_STATE = re.compile(
+  r".*/(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeightDecayOptimizer(_1)?)|(.*/)?(global_step|beta[12]_power|loss_scale|"
+  r"good_steps|temperature)")
+
+
+class Network(NamedTuple):
+  """Where the variables of a network are."""
+
+  scopes: tuple[str, ...]  # of layers and of embeddings, each in the first that exists
+  heads: tuple[str, ...]  # scopes; a head is there with all its variables or not at all
+
+
+# With generator_hidden_size 1.0 (the released small++) the generator has its scope all the same; without
+# untied_generator it is the discriminator, and a masked LM of that code (electra_objective false) is named so too.
+NETWORKS = {
+  "bert": {"encoder": Network(("bert",), ("cls/predictions", "cls/seq_relationship", "bert/pooler"))},
+  "electra": {"discriminator": Network(("electra",), ("discriminator_predictions",)),
+              "generator": Network(("generator", "electra"), ("generator_predictions",))},
+}
+HEAD_SIZE = 64  # width of one attention head of every published BERT and ELECTRA; the variables do not show it
+
+
+def find(path: str) -> str | None:
+  """The prefix of the checkpoint that a path means (prefix, .index file or folder); None where there is none.
+
+  Raises:
+    UserError: the folder holds several and its `checkpoint` file names none of them.
+  """
+  prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
+  if os.path.isfile(prefix + ".index"):
+    return prefix
+  if not os.path.isdir(path):
+    return None
+  found = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
+  named = _named_by_state_file(path)
+  if len(found) > 1 and named not in found:
+    raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {', '.join(found)}",
+                    allowed="one, or a file `checkpoint` that names one",
+                    fix=f"name it: {os.path.join(path, found[-1])}")
+  return os.path.join(path, named if named in found else found[0]) if found else None
+
+
+def _named_by_state_file(folder: str) -> str | None:
+  """The checkpoint that the folder's `checkpoint` file names; only its base name: released files hold old paths."""
+  path = os.path.join(folder, "checkpoint")
+  if not os.path.isfile(path):
+    return None
+  with open(path, encoding="utf-8", errors="replace") as file:
+    match = re.search(r'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
+  return os.path.basename(match.group(1)) if match else None
+
+
+def read(path: str) -> dict[str, Weights]:
+  """The networks of a released checkpoint: "encoder" of BERT; "discriminator" and "generator" of ELECTRA.
+
+  Embeddings that both share are given to both. The optimizer's state is left out; variables beside the model (a
+  fine-tuned head) are named in a warning.
+
+  Raises:
+    UserError: there is no such checkpoint, it cannot be read, or variables of the model are missing or unknown.
+  """
+  prefix = find(path)
+  if prefix is None:
+    raise UserError("There is no TensorFlow checkpoint", got=path,
+                    allowed="a folder with NAME.index and NAME.data-00000-of-00001, or the path up to NAME",
+                    fix="check the path; unpack a downloaded .zip first")
+  reader = _open(prefix)
+  shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()
+            if not TRAINING_STATE.fullmatch(name)}
+  family = _family(shapes, prefix)
+  present = {name: network for name, network in NETWORKS[family].items()
+             if name == "encoder" or any(_under(head, shapes) for head in network.heads)}
+  present = present or {"discriminator": NETWORKS[family]["discriminator"]}  # fine-tuned: no head of pre-training
+  names = {name: _names_of(shapes, family, network) for name, network in present.items()}
+  _check_names(shapes, {theirs for of_network in names.values() for theirs in of_network.values()}, prefix)
+  given = _given_config(os.path.dirname(prefix))
+  arrays = {theirs: _array(reader, theirs, prefix) for of_network in names.values() for theirs in of_network.values()}
+  found = {}
+  for name, of_network in names.items():
+    tensors = {hf: arrays[theirs].T if theirs.endswith("/kernel") else arrays[theirs]
+               for hf, theirs in of_network.items()}
+    # A bert_config.json is of the kept encoder; a generator is narrower, and its variables tell how much.
+    found[name] = Weights(_config(tensors, family, {} if name == "generator" else given), tensors)
+  return found
+
+
+def _open(prefix: str):
+  try:
+    import tensorflow as tf
+  except ImportError as error:
+    raise UserError("Reading a TensorFlow checkpoint needs TensorFlow", got=error, allowed="any TensorFlow 2",
+                    fix="pip install tensorflow-cpu") from error
+  try:
+    return tf.train.load_checkpoint(prefix)
+  except Exception as error:  # TensorFlow's own classes of errors, or RuntimeError
+    raise UserError("The TensorFlow checkpoint cannot be read", got=f"{prefix}: {str(error).splitlines()[0][:200]}",
+                    allowed="the .index file and every .data file of a checkpoint, complete",
+                    fix="download or copy it again") from error
+
+
+def _array(reader, name: str, prefix: str) -> np.ndarray:
+  try:
+    return np.asarray(reader.get_tensor(name), np.float32)
+  except Exception as error:  # as above
+    raise UserError("A variable of the TensorFlow checkpoint cannot be read",
+                    got=f"{name} in {prefix}: {(str(error).splitlines() or [''])[0][:200]}",
+                    allowed="the .index file and every .data file of a checkpoint, complete",
+                    fix="download or copy it again") from error
+
+
+def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
+  for family, networks in NETWORKS.items():
+    scopes = {scope for layers, *_ in networks.values() for scope in layers}
+    if any(name.startswith(f"{scope}/encoder/layer_0/") for scope in scopes for name in shapes):
+      return family
+  is_newer = "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes
+  raise UserError("The TensorFlow checkpoint is of no model that can be imported",
+                  got=f"{prefix} with {', '.join(sorted(shapes)[:3])}, ..." if shapes else f"{prefix}, empty",
+                  allowed="variables named as google-research/bert (bert/encoder/...) or google-research/electra "
+                  "(electra/encoder/..., generator/encoder/...) name them",
+                  fix="check which model it is" if not is_newer else
+                  "convert this object-based TensorFlow 2 checkpoint to Hugging Face's format with its own code first")
+
+
+def tf_name(ours: str, hf: str) -> str:
+  """The TensorFlow name, below its scope, of our path and Hugging Face's name for it.
+
+  >>> tf_name("layer_{n}/feed_forward/layer_norm/scale", "encoder.layer.{n}.output.LayerNorm.weight")
+  'encoder/layer_{n}/output/LayerNorm/gamma'
+  """
+  if hf in IRREGULAR:
+    return IRREGULAR[hf]
+  parent, last = ours.rsplit("/", 1)
+  ending = "/beta" if last == "bias" and parent.endswith("layer_norm") else ENDINGS[last]
+  return re.sub(r"/layer/(?=\{n\}|\d)", "/layer_", hf.rsplit(".", 1)[0].replace(".", "/")) + ending
+
+
+def _under(scope: str, shapes: Iterable[str]) -> bool:
+  return any(name.startswith(f"{scope}/") for name in shapes)
+
+
+def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Network) -> dict[str, str]:
+  """Hugging Face's name -> TensorFlow's, of every variable that the network must have."""
+  prefix, heads = mapping.FAMILIES[family]
+  scope = next(scope for scope in network.scopes if _under(f"{scope}/encoder", shapes))
+  tables = next((scope for scope in network.scopes if _under(f"{scope}/embeddings", shapes)), scope)
+  numbers = [int(match.group(1)) for name in shapes if (match := re.match(rf"{scope}/encoder/layer_(\d+)/", name))]
+  names = {}
+  for ours, hf in mapping.ENCODER.items():
+    if ours.startswith("embeddings_project/") and not _under(f"{scope}/embeddings_project", shapes):
+      continue
+    template = f"{tables if ours.startswith('embeddings/') else scope}/{tf_name(ours, hf)}"
+    for n in range(max(numbers) + 1) if "{n}" in ours else (0,):
+      names[f"{prefix}.{hf}".replace("{n}", str(n))] = template.replace("{n}", str(n))
+  for head in network.heads:
+    if _under(head, shapes):
+      names |= {hf: theirs for ours, hf in heads.items() if (theirs := tf_name(ours, hf)).startswith(f"{head}/")}
+  return names
+
+
+def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: str) -> None:
+  """Names what is missing and what would be left over; only variables beside the model may be."""
+  missing, extra = sorted(wanted - shapes.keys()), sorted(shapes.keys() - wanted)
+  scopes = {scope for networks in NETWORKS.values() for network in networks.values() for scope in network.scopes}
+  foreign = [name for name in extra if name.split("/")[0] in scopes and "/pooler/" not in name]
+  faults = [f"{name} is missing" for name in missing] + [f"{name} {shapes[name]} is unknown" for name in foreign]
+  if faults:
+    more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
+    raise UserError("The variables of the TensorFlow checkpoint are not those of a BERT or ELECTRA",
+                    got=f"{prefix}:\n    " + "\n    ".join(faults[:10] + more),
+                    allowed="every variable of the encoder, and no other in its scope",
+                    fix="check which model it is; variants with other layers cannot be imported")
+  if extra:
+    logging.warning("Not imported from %s, as they belong to no model here: %s", prefix, ", ".join(extra))
+
+
+def _given_config(folder: str) -> dict:
+  """bert_config.json or config.json beside the checkpoint; {} without one."""
+  for name in ("bert_config.json", "config.json"):
+    path = os.path.join(folder, name)
+    if os.path.isfile(path):
+      try:
+        with open(path, encoding="utf-8") as file:
+          return dict(json.load(file))
+      except (OSError, ValueError, TypeError) as error:
+        raise UserError("The configuration beside the checkpoint cannot be read", got=f"{path}: {error}",
+                        allowed="the JSON of the released model", fix="download it again, or move it away: the "
+                        "variables' shapes give all sizes but the heads, which are then 64 wide") from error
+  return {}
+
+
+def _config(tensors: dict[str, np.ndarray], family: str, given: dict) -> dict:
+  """Hugging Face's config.json of a network, by the shapes of its variables; the released code's constants."""
+  vocab_size, embedding_size = tensors[f"{family}.embeddings.word_embeddings.weight"].shape
+  intermediate_size, hidden_size = tensors[f"{family}.encoder.layer.0.intermediate.dense.weight"].shape
+  layers = {name.split(".")[3] for name in tensors if name.startswith(f"{family}.encoder.layer.")}
+  config = {"model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
+            "intermediate_size": intermediate_size, "num_hidden_layers": len(layers),
+            "num_attention_heads": max(1, hidden_size // HEAD_SIZE),
+            "max_position_embeddings": len(tensors[f"{family}.embeddings.position_embeddings.weight"]),
+            "type_vocab_size": len(tensors[f"{family}.embeddings.token_type_embeddings.weight"]),
+            "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+            "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0}
+  if family == "electra":
+    config["embedding_size"] = embedding_size
+  for key in ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
+              "initializer_range"):
+    if key in given:
+      config[key] = given[key]
+  return config
