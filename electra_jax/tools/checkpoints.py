@@ -1,0 +1,237 @@
+"""What is in a checkpoint, how do two differ, and what is the mean of the last ones?"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+
+USAGE = """Looks into checkpoints, compares two, or averages the last ones of a run.
+
+  What is in the newest:   python -m electra_jax.tools.checkpoints show runs/base
+  ... in one, some of it:  python -m electra_jax.tools.checkpoints show runs/base/checkpoints/5000 --only='.*kernel'
+  How do two differ?       python -m electra_jax.tools.checkpoints compare runs/base runs/other
+  ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
+  Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
+
+A run's folder means its newest checkpoint. The averaged one is a workdir of its own, without an optimizer's state: read
+it with tools/predict and tools/export, or start from it with --config.checkpoint.init_from."""
+
+
+class Saved(NamedTuple):
+  """The parameters of one checkpoint, on the host."""
+
+  workdir: str
+  step: int
+  params: dict[str, np.ndarray]  # path -> array
+
+
+def locate(path: str) -> tuple[str, int | None]:
+  """(workdir, step) of a run's folder or one of its checkpoints; None: the newest.
+
+  >>> locate("runs/base/checkpoints/5000/"), locate("runs/base")
+  (('runs/base', 5000), ('runs/base', None))
+  """
+  match = re.fullmatch(r"(.*?)/?checkpoints/(\d+)/*", path)
+  return (match.group(1) or ".", int(match.group(2))) if match else (path, None)
+
+
+def load(path: str) -> Saved:
+  """Reads a checkpoint's parameters.
+
+  Raises:
+    UserError: there is none, or it is damaged.
+  """
+  import jax
+
+  from electra_jax import checkpoints, sharding
+
+  workdir, step = locate(path)
+  step, params = checkpoints.load_params(workdir, step=step)
+  return Saved(workdir, step, {sharding.path_name(key): np.asarray(leaf)
+                               for key, leaf in jax.tree_util.tree_leaves_with_path(params)})
+
+
+# ---- show ----
+
+
+def show(paths: list[str]) -> str:
+  """A line for each parameter: shape, type, norm and root mean square; then the sum.
+
+  Raises:
+    UserError: as `load`, or --only is no regular expression or fits nothing.
+  """
+  parts = []
+  for path in paths:
+    saved = load(path)
+    kept = only(saved.params)
+    rows = [("parameter", "shape", "type", "norm", "rms")]
+    for name, value in kept.items():
+      norm = float(np.linalg.norm(value.astype(np.float64)))
+      num_bad = int((~np.isfinite(value)).sum())
+      rows.append((name, "x".join(map(str, value.shape)) or "-", str(value.dtype), f"{norm:.6g}",
+                   f"{num_bad} NOT FINITE" if num_bad else f"{norm / max(1, value.size) ** 0.5:.4g}"))
+    total = sum(value.size for value in kept.values())
+    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in kept.values()) ** 0.5
+    parts.append(f"{saved.workdir}, step {saved.step}\n{columns(rows, '<>><<')}\n"
+                 f"{len(kept)} arrays, {total:,} parameters, norm {norm:.6g}")
+  return "\n\n".join(parts)
+
+
+def only(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The parameters that --only names; all without it."""
+  if not FLAGS.only:
+    return params
+  try:
+    kept = {name: value for name, value in params.items() if re.fullmatch(FLAGS.only, name)}
+  except re.error as error:
+    raise UserError("--only is no regular expression", got=f"{FLAGS.only!r}: {error}",
+                    allowed="a pattern for whole names", fix="for example --only='.*/kernel'") from error
+  if not kept:
+    raise UserError("--only fits no parameter", got=FLAGS.only, allowed=f"names like {', '.join(list(params)[:3])}",
+                    fix="it must fit the whole name: --only='.*kernel'")
+  return kept
+
+
+def columns(rows: list[tuple[str, ...]], aligned: str) -> str:
+  """Rows as text in columns; `aligned` holds < or > for each."""
+  widths = [max(len(row[i]) for row in rows) for i in range(len(aligned))]
+  return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths)).rstrip()
+                   for row in rows)
+
+
+# ---- compare ----
+
+
+def compare(paths: list[str]) -> str:
+  """Which parameters differ and by how much, largest first, and which config keys do; the last line sums up.
+
+  Raises:
+    UserError: as `load`, or there are not two checkpoints.
+  """
+  if len(paths) != 2:
+    raise UserError("Two checkpoints are compared", got=f"{len(paths)}: {' '.join(paths)}",
+                    allowed="two folders of runs or of checkpoints", fix="see --help for an example")
+  first, second = map(load, paths)
+  a, b = only(first.params), only(second.params)
+  lines = [f"a: {first.workdir}, step {first.step}", f"b: {second.workdir}, step {second.step}"]
+  changes = config_lib.diff(config_lib.load(first.workdir), config_lib.load(second.workdir))
+  lines += [f"config {key}: {was!r} in a, {now!r} in b" for key, (was, now) in changes.items()]
+  lines += [f"only in {side}: {name} {mine[name].shape}" for side, mine, other in (("a", a, b), ("b", b, a))
+            for name in sorted(mine.keys() - other.keys())]
+  both = [name for name in a if name in b]
+  shapes = [name for name in both if a[name].shape != b[name].shape]
+  lines += [f"other shape: {name} {a[name].shape} in a, {b[name].shape} in b" for name in shapes]
+  differences = []
+  for name in both:
+    if name not in shapes and not np.array_equal(a[name], b[name], equal_nan=True):
+      change = b[name].astype(np.float64) - a[name]
+      scale = max(float(np.linalg.norm(a[name].astype(np.float64))), 1e-30)
+      differences.append((float(np.abs(change).max()), float(np.linalg.norm(change)) / scale, name))
+  differences.sort(reverse=True)
+  if differences:
+    lines.append(columns([("parameter that differs", "largest difference", "norm of the difference / of a"),
+                          *((name, f"{most:.6g}", f"{share:.4g}") for most, share, name in differences)], "<>>"))
+  count = len(both) - len(shapes) - len(differences)
+  lines.append("The parameters are equal, bit for bit." if count == len(a) == len(b) else
+               f"{count} of {len(a | b)} arrays are equal, {len(differences)} differ"
+               + (f" by at most {differences[0][0]:.6g}" if differences else "")
+               + f", {len(a | b) - len(differences) - count} cannot be compared.")
+  return "\n".join(lines)
+
+
+# ---- average ----
+
+
+def average(paths: list[str]) -> str:
+  """Writes the mean of the last --last checkpoints of a run into a new workdir.
+
+  The mean is taken in float64. The tokenizer and the config come along; config.json names what was averaged.
+
+  Raises:
+    UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
+  """
+  from electra_jax import checkpoints
+
+  if len(paths) != 1 or locate(paths[0])[1] is not None or not FLAGS.out:
+    raise UserError("Averaging needs one run and a place for the result", got=f"{' '.join(paths)} --out={FLAGS.out}",
+                    allowed="the folder of a run, and --out=NEW_FOLDER", fix="see --help for an example")
+  (workdir,) = paths
+  config = config_lib.load(workdir)
+  steps = checkpoints.saved_steps(workdir)
+  if len(steps) < FLAGS.last:
+    raise UserError("The run has fewer checkpoints than are to be averaged", got=f"--last={FLAGS.last}, steps {steps}",
+                    allowed=f"2 to {len(steps)}" if len(steps) > 1 else "a run with at least two checkpoints",
+                    fix=f"use --last={len(steps)}" if len(steps) > 1 else
+                    "train with a larger --config.checkpoint.keep_last")
+  if os.path.lexists(FLAGS.out):
+    raise UserError("--out is taken", got=f"{FLAGS.out} exists", allowed="a new folder", fix="choose another --out")
+  steps = steps[-FLAGS.last:]
+  write_average(workdir, steps, FLAGS.out, config)
+  return (f"Wrote {FLAGS.out}: the mean of the steps {', '.join(map(str, steps))} of {workdir}.\n"
+          f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
+
+
+def write_average(workdir: str, steps: list[int], out: str, config) -> None:
+  """The mean of these checkpoints as a workdir, which appears complete or not at all; its step is the last one's."""
+  import jax
+
+  from electra_jax import checkpoints
+  from electra_jax.train_state import TrainState
+
+  total = None
+  for step in steps:
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), checkpoints.load_params(workdir, step=step)[1])
+    total = params if total is None else jax.tree.map(np.add, total, params)
+  mean = jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
+  partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
+  try:
+    shutil.copytree(os.path.join(workdir, "tokenizer"), os.path.join(partial, "tokenizer"))
+    with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+      record = json.load(file)
+    with open(os.path.join(partial, "config.json"), "w", encoding="utf-8") as file:
+      json.dump(record | {"average_of": {"workdir": workdir, "steps": steps}}, file, indent=2, sort_keys=True)
+    saved = checkpoints.Checkpoints(partial, config.checkpoint)
+    saved.save(TrainState(np.int32(steps[-1]), mean, {}), steps[-1])
+    saved.close()
+    os.rename(partial, out)
+  except OSError as error:
+    raise UserError("The average cannot be written", got=f"{out}: {error}", allowed="a folder that you may write to",
+                    fix="choose another --out, or free space") from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("only", "", "show, compare: regular expression that a parameter's whole name must fit.")
+  flags.DEFINE_integer("last", 2, "average: so many of the newest checkpoints.", lower_bound=2)
+  flags.DEFINE_string("out", None, "average: the new workdir.")
+
+
+def main(argv: list[str]) -> None:
+  """Runs the command and prints what it returns."""
+  if len(argv) < 3 or argv[1] not in COMMANDS:
+    raise UserError("What to do is not clear", got=" ".join(argv[1:]) or "nothing",
+                    allowed=f"{', '.join(COMMANDS)}, then folders of runs or checkpoints",
+                    fix="python -m electra_jax.tools.checkpoints show runs/tiny")
+  main_lib.start_jax()
+  print(COMMANDS[argv[1]](argv[2:]))
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE, takes_arguments=True)
