@@ -159,6 +159,35 @@ def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "ba
   return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
 
 
+def embed(run: Run, texts: Sequence[str | Sentence], pooling: str = "mean") -> list[Float[np.ndarray, "hidden"]]:
+  """For each text a vector of the kept encoder's last layer: the mean over its tokens, special ones too, or [CLS]'s.
+
+  Raises:
+    UserError: as `encode`; or `pooling` is unknown.
+  """
+  if pooling not in POOLINGS:
+    raise UserError("The pooling is unknown", got=pooling, allowed=", ".join(POOLINGS), fix="use --pooling=mean")
+  encoded = [encode(run, text) for text in texts]
+  found = [np.empty(0)] * len(encoded)
+  for indices in _batches(encoded, range(len(encoded))):
+    vectors = jax.device_get(_pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
+    for vector, i in zip(vectors, indices):
+      found[i] = vector
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "pooling"))
+def _pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
+  hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
+  return POOLINGS[pooling](hidden, batch["attention_mask"].astype(jnp.float32)[..., None])
+
+
+POOLINGS = {
+  "mean": lambda hidden, mask: (hidden * mask).sum(axis=1) / jnp.maximum(mask.sum(axis=1), 1),  # sentence-transformers'
+  "cls": lambda hidden, mask: hidden[:, 0],
+}
+
+
 def judge_words(text: str, tokens: Sequence[Judged]) -> list[Judged]:
   """Words and signs of a text with the highest probability among their tokens: one replaced piece spoils a word.
 

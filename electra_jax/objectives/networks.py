@@ -18,6 +18,31 @@ class Network(NamedTuple):
 
   mlm_logits: Callable[[PyTree, Batch], Array] | None  # -> float32 [batch, predictions, vocab]
   rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
+  encode: Callable[[PyTree, Batch, Array], Array]  # the kept encoder: (params, batch, ids) -> [batch, length, hidden]
+
+
+class Encoder(NamedTuple):
+  """An encoder that shares nothing."""
+
+  name: str  # of its subtree of the parameters
+  transformer: TransformerConfig
+  head_names: tuple[str, ...]
+
+  def apply(self, params: PyTree, method: str, *arguments) -> Array:
+    """A pass of the encoder without dropout; `method` is of `Bert`."""
+    model = Bert(self.transformer, head_names=self.head_names)
+    return model.apply({"params": params[self.name]}, *arguments, False, method=method)
+
+
+@functools.cache
+def separate(*encoders: Encoder) -> Network:
+  """Encoders side by side, as published models are; the first one is the kept one."""
+  owners = {head: encoder for encoder in reversed(encoders) for head in encoder.head_names}
+  mlm, rtd = owners.get("mlm_head"), owners.get("rtd_head")
+  return Network(
+    mlm and (lambda params, batch: mlm.apply(params, "mlm_logits", batch, batch["masked_input_ids"])),
+    rtd and (lambda params, batch, ids: rtd.apply(params, "rtd_logits", batch, ids)),
+    lambda params, batch, ids: encoders[0].apply(params, "encode", batch, ids))
 
 
 @functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
@@ -28,9 +53,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective) -> 
 
 def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
   del config_generator, config_objective
-  model = Bert(transformer, head_names=("mlm_head",))
-  return Network(lambda params, batch: model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"],
-                                                   False, method="mlm_logits"), None)
+  return separate(Encoder("encoder", transformer, ("mlm_head",)))
 
 
 def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
@@ -38,13 +61,13 @@ def _electra(transformer: TransformerConfig, config_generator, config_objective)
   model = generators.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),
                  lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
-                                                        method="discriminator_logits"))
+                                                        method="discriminator_logits"), _encode(model))
 
 
 def _replace_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
   """Masks are filled by the generator: the kept encoder has never seen one."""
   model = replace_mlm.make_model(transformer, config_generator, config_objective)
-  return Network(_generator_logits(model), None)
+  return Network(_generator_logits(model), None, _encode(model))
 
 
 def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
@@ -52,7 +75,7 @@ def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_obj
   model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),
                  lambda params, batch, ids: -model.apply({"params": params}, batch, ids, False,
-                                                         method=all_tokens_mlm.copy_gate))
+                                                         method=all_tokens_mlm.copy_gate), _encode(model))
 
 
 def _generator_logits(model: Electra) -> Callable | None:
@@ -60,6 +83,13 @@ def _generator_logits(model: Electra) -> Callable | None:
   if model.generator_config is None:
     return None
   return lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits")
+
+
+def _encode(model: Electra) -> Callable:
+  def hidden(module, batch, ids):
+    return module.encoder.encode(batch, ids, False)
+
+  return lambda params, batch, ids: model.apply({"params": params}, batch, ids, method=hidden)
 
 
 NETWORKS = {  # by objective.name
