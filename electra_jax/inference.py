@@ -142,7 +142,7 @@ def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judg
   Raises:
     UserError: as `encode`; or the run has no discriminator.
   """
-  _check_electra(run, "This run has no discriminator to find replaced words with")
+  check_electra(run, "This run has no discriminator to find replaced words with")
   encoded = [encode(run, text) for text in texts]
   found = [[] for _ in encoded]
   for indices in _batches(encoded, range(len(encoded))):
@@ -220,7 +220,7 @@ def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch len
   Raises:
     UserError: the run has no generator beside its encoder.
   """
-  _check_electra(run, "This run has no generator that corrupts text for a discriminator")
+  check_electra(run, "This run has no generator that corrupts text for a discriminator")
   _check_masked_lm(run, "This run's replacements are drawn from token counts, which it does not keep")
   return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, run.config.objective))
 
@@ -237,7 +237,8 @@ def _check_masked_lm(run: Run, what: str) -> None:
                     fix="ask it about sentences without masks: it judges their words")
 
 
-def _check_electra(run: Run, what: str) -> None:
+def check_electra(run: Run, what: str) -> None:
+  """Raises the UserError `what` where there is no discriminator."""
   if run.network.rtd_logits is None:
     raise UserError(what, got=f"objective.name={run.config.objective.name!r}",
                     allowed="a run with objective.name='rtd'",

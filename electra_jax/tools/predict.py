@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 from rich.console import Console
@@ -13,8 +14,8 @@ from electra_jax import inference
 from electra_jax import main as main_lib
 from electra_jax.data import lines
 from electra_jax.errors import UserError
-from electra_jax.inference import Answer
 from electra_jax.tools import predict_screen
+from electra_jax.tools.predict_tasks import TASKS, Task
 
 FLAGS = flags.FLAGS
 
@@ -23,6 +24,7 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
   Fill a mask:             python -m electra_jax.tools.predict --workdir=runs/tiny "The name of the [MASK] is given."
   Find the odd word:       python -m electra_jax.tools.predict --workdir=runs/tiny "Return the purple of the list."
   Watch both networks:     python -m electra_jax.tools.predict --workdir=runs/tiny --corrupt "Return the length."
+  Vectors of texts:        python -m electra_jax.tools.predict --workdir=runs/tiny --task=embed "Return the length."
   Many lines, as JSONL:    python -m electra_jax.tools.predict --workdir=runs/tiny --input=in.txt --output=out.jsonl
 
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
@@ -33,57 +35,68 @@ set, [brackets] take the place of colours."""
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
 
-def read_sentences(path: str, text_field: str) -> Iterator[tuple[int, str]]:
-  """(line number from 1, sentence) of a text file, one a line, or of a .jsonl file; blank lines are left out.
+def read_questions(path: str, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+  """(line number from 1, {field: text}) of a text file, one a line, or of a .jsonl file; blank lines are left out.
+
+  A line of text is the first field, so it will do only where there is no other.
 
   Raises:
-    UserError: the file is missing or no text, or a record has no such field.
+    UserError: the file is missing or no text, or a record lacks a field.
   """
-  if not os.path.isfile(path):
-    raise UserError("The --input file does not exist", got=path,
-                    allowed="a .txt file with a sentence a line, or .jsonl", fix="check the path")
+  example = json.dumps({field: "Some text." for field in fields})
   is_json = path.removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".json"))
+  if not os.path.isfile(path) or (len(fields) > 1 and not is_json):
+    raise UserError("The --input file does not exist" if is_json or len(fields) == 1 else "--input is no .jsonl file",
+                    got=path, allowed="a .txt file with a sentence a line, or .jsonl" if len(fields) == 1 else
+                    f".jsonl with lines like {example}", fix="check the path")
   for number, line in lines.read_lines(path):
     if not line.strip():
       continue
+    item = {fields[0]: line}
     if is_json:
       try:
-        line = json.loads(line)[text_field]
-        if not isinstance(line, str):
-          raise TypeError(f"the field {text_field!r} holds no text")
+        record = json.loads(line)
+        item = {field: record[field] for field in fields}
+        if wrong := [field for field, text in item.items() if not isinstance(text, str)]:
+          raise TypeError(f"the field {wrong[0]!r} holds no text")
       except (ValueError, KeyError, TypeError) as error:
         raise UserError("A line of --input cannot be used", got=f"{path}:{number}: {error!r}",
-                        allowed=f'records like {{"{text_field}": "A sentence."}} (data.text_field of the run)',
-                        fix="correct the line, or give a .txt file with a sentence a line") from error
-    yield number, line
+                        allowed=f"records like {example}" + " (data.text_field of the run)" * (len(fields) == 1),
+                        fix="correct the line" + ", or give a .txt file with a sentence a line" * (len(fields) == 1)
+                        ) from error
+    yield number, item
 
 
-def answer_file(run: inference.Run, path: str, **options) -> Iterator[tuple[int, Answer]]:
-  """(line number, answer) of every sentence of a file, in its order, with a progress bar; a chunk is in memory.
+def answer_file(run: inference.Run, path: str, task: Task = TASKS["auto"], **options) -> Iterator[tuple[int, Any]]:
+  """(line number, answer) of every question of a file, in its order, with a progress bar; a chunk is in memory.
 
   Raises:
-    UserError: as `read_sentences` (for the whole file, before the first answer) and `inference.answer`, with the line.
+    UserError: as `read_questions` (for the whole file, before the first answer) and `task.answer`, with the line.
   """
   def chunk_answers(chunk):
     try:
-      return inference.answer(run, [text for _, text in chunk], **options)
+      return task.answer(run, [item for _, item in chunk], **options)
     except UserError:
-      for number, text in chunk:  # which line was it?
+      for number, item in chunk:  # which line was it?
         try:
-          inference.encode_question(run, text)
+          task.check(run, item)
         except UserError as error:
           raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix
                           ) from None
       raise
 
-  field = run.config.data.text_field
-  total = sum(1 for _ in read_sentences(path, field))
+  def questions():
+    theirs = [run.config.data.text_field if field == "text" else field for field in task.fields]
+    for number, item in read_questions(path, theirs):
+      yield number, dict(zip(task.fields, item.values()))
+
+  total = sum(1 for _ in questions())
   if not total:
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")
   chunk = []
   with tqdm(total=total, desc="predicting", unit=" sentences") as bar:
-    for count, numbered in enumerate(read_sentences(path, field), 1):
+    for count, numbered in enumerate(questions(), 1):
       chunk.append(numbered)
       if len(chunk) == CHUNK_LINES or count == total:
         yield from zip((number for number, _ in chunk), chunk_answers(chunk))
@@ -91,32 +104,7 @@ def answer_file(run: inference.Run, path: str, **options) -> Iterator[tuple[int,
         chunk = []
 
 
-def record(one: Answer) -> dict:
-  """An answer as JSON: offsets are half-open ranges of characters, probabilities lie in [0, 1]."""
-  def rounded(probability):
-    return round(probability, 6)
-
-  def judged(text, words):
-    return [{"word": text[start:end], "start": start, "end": end, "replaced": rounded(p)} for start, end, p in words]
-
-  found = {"text": one.sentence.text}
-  if one.candidates:
-    found["masks"] = [{"start": start, "end": end, "candidates": [
-      {"token": c.text.strip(), "starts_word": c.text.startswith(" "), "id": c.token_id,
-       "probability": rounded(c.probability)} for c in candidates]}
-      for (start, end), candidates in zip((one.sentence.offsets[i] for i in one.sentence.masks), one.candidates)]
-    found["filled"] = one.filled.text
-  if one.words is not None:
-    found["words"] = judged(one.filled.text, one.words)
-  if one.corruption is not None:
-    text = one.corruption.sentence.text
-    replaced = [r._asdict() | {"probability": rounded(r.probability)} for r in one.corruption.replacements]
-    found["corrupted"] = {"text": text, "words": judged(text, one.corruption.words), "replacements": replaced,
-                          "num_masked": one.corruption.num_masked}
-  return found
-
-
-def write_records(answers: Iterator[tuple[int, Answer]], path: str) -> int:
+def write_records(answers: Iterator[tuple[int, Any]], path: str, task: Task = TASKS["auto"]) -> int:
   """Writes one JSON object a line and returns their count; the file appears complete or not at all.
 
   Raises:
@@ -127,7 +115,7 @@ def write_records(answers: Iterator[tuple[int, Answer]], path: str) -> int:
     with open(partial, "w", encoding="utf-8") as file:
       for number, one in answers:
         count += 1
-        file.write(json.dumps({"line": number} | record(one), ensure_ascii=False) + "\n")
+        file.write(json_line(number, one, task))
     os.replace(partial, path)
   except OSError as error:
     raise UserError("The answers cannot be written", got=f"{path}: {error.strerror or error}",
@@ -138,13 +126,21 @@ def write_records(answers: Iterator[tuple[int, Answer]], path: str) -> int:
   return count
 
 
+def json_line(number: int, one: Any, task: Task) -> str:
+  """An answer as a line of JSON, under the number of its question's line."""
+  return json.dumps({"line": number} | task.record(one), ensure_ascii=False) + "\n"
+
+
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or JSONL with the run's data.text_field; "
                       ".gz and .zst are unpacked.")
+  flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
+    f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
   flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")
   flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
   flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
+  flags.DEFINE_enum("pooling", "mean", ["mean", "cls"], "Of --task=embed: the mean over all tokens, or [CLS].")
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
   flags.DEFINE_boolean("corrupt", False, "Also mask 15 % of each sentence that has no mask (data.masking of the run), "
                        "let the generator fill it, and show which replacements the discriminator finds.")
@@ -153,8 +149,8 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Reads the flags, loads the run, answers on the screen or into a file."""
-  texts = argv[1:]
+  """Reads the flags, loads the model, answers on the screen or into a file."""
+  texts, task = argv[1:], TASKS[FLAGS.task]
   if not FLAGS.workdir:
     raise UserError("--workdir is missing", got="nothing", allowed="the folder of a run that has a checkpoint",
                     fix='for example --workdir=runs/tiny "The name of the [MASK] is given."')
@@ -163,16 +159,23 @@ def main(argv: list[str]) -> None:
                     got=f"{len(texts)} sentences and --input={FLAGS.input}",
                     allowed="either sentences, or --input=FILE",
                     fix='write a sentence in quotes: "The name of the [MASK] is given."')
+  if texts and len(task.fields) > 1:
+    raise UserError(f"--task={FLAGS.task} cannot be asked on the command line", got=" ".join(texts)[:60],
+                    allowed=f"--input=FILE.jsonl with the fields {', '.join(task.fields)}", fix="write such a file")
   main_lib.start_jax()
   run = inference.load(FLAGS.workdir, FLAGS.step)
-  options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed)
+  options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling)
   if FLAGS.input:
-    answers = answer_file(run, FLAGS.input, **options)
+    answers = answer_file(run, FLAGS.input, task, **options)
   else:
-    answers = enumerate(inference.answer(run, texts, **options), 1)
+    answers = enumerate(task.answer(run, [{task.fields[0]: text} for text in texts], **options), 1)
   if FLAGS.output:
-    count = write_records(answers, FLAGS.output)
+    count = write_records(answers, FLAGS.output, task)
     print(f"Wrote {FLAGS.output}: {count:,} answers of {FLAGS.workdir}, step {run.step}.")
+    return
+  if not task.is_drawn:
+    for number, one in answers:
+      print(json_line(number, one, task), end="")
     return
   found = [one for _, one in answers]
   console = Console(highlight=False)

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -13,6 +16,7 @@ from configs import base
 from electra_jax import inference
 from electra_jax.errors import UserError
 from electra_jax.tools import predict, predict_screen
+from electra_jax.tools.predict_tasks import TASKS
 from tests.conftest import ROOT
 from tests.workdirs import TEXT, make_workdir
 
@@ -117,3 +121,49 @@ def test_files_that_cannot_be_answered_leave_nothing_behind(run, tmp_path, name,
   with pytest.raises(UserError, match=said):
     predict.write_records(predict.answer_file(run, str(tmp_path / name), top_k=7), str(tmp_path / "out.jsonl"))
   assert set(os.listdir(tmp_path)) == before
+
+
+# ---- --task ----
+
+
+def test_embeddings_are_means_of_the_encoder_and_keep_their_order(run, tmp_path):
+  (tmp_path / "in.txt").write_text("\n".join(TEXT))
+  embed, out = TASKS["embed"], str(tmp_path / "out.jsonl")
+  predict.write_records(predict.answer_file(run, str(tmp_path / "in.txt"), embed), out, embed)
+  with open(out, encoding="utf-8") as file:
+    rows = [json.loads(line) for line in file]
+  assert [row["text"] for row in rows] == TEXT
+  for text, row in zip(TEXT, rows):
+    batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [inference.encode(run, text)]))
+    hidden = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
+    np.testing.assert_allclose(row["embedding"], hidden[batch["attention_mask"][0]].mean(axis=0), atol=1e-5)
+  (first,) = embed.answer(run, [{"text": text}], pooling="cls")
+  np.testing.assert_allclose(first.vector, hidden[0], atol=1e-5)
+
+
+def test_tasks_say_only_what_was_asked(run):
+  items = [{"text": "the [MASK] sat on the mat"}]
+  (both,), (masks,), (words,) = (
+    [TASKS[name].record(one) for one in TASKS[name].answer(run, items, top_k=7)] for name in
+    ("auto", "fill_mask", "detect"))
+  assert both == words | masks and not (words.keys() & masks.keys()) - {"text", "filled"}
+  assert "words" not in masks and "masks" not in words
+
+
+@pytest.mark.parametrize("task, line, said", [
+  ("fill_mask", "the cat", "There is no mask to fill"), ("embed", "the cat " * 80, "too long"),
+  ("detect", "the cat " * 80, "too long")])
+def test_bad_lines_are_named_in_every_task(run, tmp_path, task, line, said):
+  (tmp_path / "in.txt").write_text(f"the [MASK] sat\n\n{line}\n")
+  with pytest.raises(UserError, match=said) as error:
+    list(predict.answer_file(run, str(tmp_path / "in.txt"), TASKS[task], top_k=7))
+  assert error.value.got.startswith(f"{tmp_path}/in.txt:3: ")
+
+
+def test_questions_of_several_fields_come_from_json_lines(tmp_path):
+  (tmp_path / "in.jsonl").write_text('{"context": "A cat.", "question": "Who?", "id": 3}\n')
+  assert list(predict.read_questions(str(tmp_path / "in.jsonl"), ("question", "context"))) == [
+    (1, {"question": "Who?", "context": "A cat."})]
+  (tmp_path / "in.txt").write_text("Who?\n")
+  with pytest.raises(UserError, match=r"no \.jsonl file"):
+    list(predict.read_questions(str(tmp_path / "in.txt"), ("question", "context")))
