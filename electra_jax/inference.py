@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from ml_collections import FrozenConfigDict
 
-from electra_jax import checkpoints
+from electra_jax import checkpoints, published
 from electra_jax import config as config_lib
 from electra_jax.data import masking, sentences, tokenizers
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
+from electra_jax.exchange import formats
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import generators, networks
 from electra_jax.objectives.networks import Network
@@ -36,7 +37,7 @@ class Run(NamedTuple):
 
   config: FrozenConfigDict
   tokenizer: tokenizers.Tokenizer
-  step: int  # optimizer updates behind the parameters
+  step: int | None  # optimizer updates behind the parameters; None: published weights do not say
   params: PyTree
   network: Network
 
@@ -60,9 +61,17 @@ class Judged(NamedTuple):
 def load(workdir: str, step: int | None = None) -> Run:
   """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
 
+  In place of a workdir it takes an export or published weights, of any of `exchange.formats`; these have no step.
+
   Raises:
     UserError: there is no run or no such checkpoint, or a part of it is damaged.
   """
+  if formats.find(workdir):
+    if step is not None:
+      raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
+                      fix="leave --step out, or give the workdir of a run")
+    config, tokenizer, params, network = published.load(workdir)
+    return Run(config, tokenizer, None, params, network)
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)

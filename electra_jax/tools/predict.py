@@ -25,6 +25,7 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
   Find the odd word:       python -m electra_jax.tools.predict --workdir=runs/tiny "Return the purple of the list."
   Watch both networks:     python -m electra_jax.tools.predict --workdir=runs/tiny --corrupt "Return the length."
   Vectors of texts:        python -m electra_jax.tools.predict --workdir=runs/tiny --task=embed "Return the length."
+  A published model:       python -m electra_jax.tools.predict --workdir=FOLDER "The name of the [MASK] is given."
   Many lines, as JSONL:    python -m electra_jax.tools.predict --workdir=runs/tiny --input=in.txt --output=out.jsonl
 
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
@@ -164,6 +165,7 @@ def main(argv: list[str]) -> None:
                     allowed=f"--input=FILE.jsonl with the fields {', '.join(task.fields)}", fix="write such a file")
   main_lib.start_jax()
   run = inference.load(FLAGS.workdir, FLAGS.step)
+  name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step}"
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling)
   if FLAGS.input:
     answers = answer_file(run, FLAGS.input, task, **options)
@@ -171,7 +173,7 @@ def main(argv: list[str]) -> None:
     answers = enumerate(task.answer(run, [{task.fields[0]: text} for text in texts], **options), 1)
   if FLAGS.output:
     count = write_records(answers, FLAGS.output, task)
-    print(f"Wrote {FLAGS.output}: {count:,} answers of {FLAGS.workdir}, step {run.step}.")
+    print(f"Wrote {FLAGS.output}: {count:,} answers of {name}.")
     return
   if not task.is_drawn:
     for number, one in answers:
@@ -179,7 +181,7 @@ def main(argv: list[str]) -> None:
     return
   found = [one for _, one in answers]
   console = Console(highlight=False)
-  console.print(Text(f"{FLAGS.workdir}, step {run.step}: {run.config.objective.name}, {run.tokenizer.kind} of "
+  console.print(Text(f"{name}: {run.config.objective.name}, {run.tokenizer.kind} of "
                      f"{run.tokenizer.vocab_size:,} entries\n", style="dim"), soft_wrap=True)
   predict_screen.show(found, predict_screen.Screen(console, FLAGS.threshold))
 
