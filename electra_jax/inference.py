@@ -66,6 +66,7 @@ def load(workdir: str, step: int | None = None) -> Run:
   Raises:
     UserError: there is no run or no such checkpoint, or a part of it is damaged.
   """
+  workdir = os.fspath(workdir)
   if formats.find(workdir):
     if step is not None:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
