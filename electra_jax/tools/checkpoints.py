@@ -24,16 +24,17 @@ USAGE = """Looks into checkpoints, compares two, or averages the last ones of a 
   ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
   Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
 
-A run's folder means its newest checkpoint. The averaged one is a workdir of its own, without an optimizer's state: read
-it with tools/predict and tools/export, or start from it with --config.checkpoint.init_from."""
+A run's folder means its newest checkpoint; published weights of other code bases can be shown and compared too. The
+average is a workdir of its own, without an optimizer's state: read it with tools/predict and tools/export, or start
+from it with --config.checkpoint.init_from."""
 
 
 class Saved(NamedTuple):
   """The parameters of one checkpoint, on the host."""
 
-  workdir: str
-  step: int
-  params: dict[str, np.ndarray]  # path -> array
+  name: str  # how it is called in what is printed
+  config: dict  # of the run; of published weights {network: config.json}
+  params: dict[str, np.ndarray]  # path -> array; of published weights NETWORK/NAME, as Hugging Face names them
 
 
 def locate(path: str) -> tuple[str, int | None]:
@@ -47,19 +48,27 @@ def locate(path: str) -> tuple[str, int | None]:
 
 
 def load(path: str) -> Saved:
-  """Reads a checkpoint's parameters.
+  """Reads the parameters of a run's checkpoint, or published weights of any of `exchange.formats`.
 
   Raises:
-    UserError: there is none, or it is damaged.
+    UserError: there are none, or they are damaged.
   """
   import jax
 
   from electra_jax import checkpoints, sharding
+  from electra_jax.exchange import formats
 
+  if formats.find(path):
+    networks = formats.read(path)
+    return Saved(path, {name: weights.config for name, weights in networks.items()},
+                 {f"{network}/{name}": tensor for network, weights in networks.items()
+                  for name, tensor in weights.tensors.items()})
   workdir, step = locate(path)
+  config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
-  return Saved(workdir, step, {sharding.path_name(key): np.asarray(leaf)
-                               for key, leaf in jax.tree_util.tree_leaves_with_path(params)})
+  return Saved(f"{workdir}, step {step}", config.to_dict(),
+               {sharding.path_name(key): np.asarray(leaf)
+                for key, leaf in jax.tree_util.tree_leaves_with_path(params)})
 
 
 # ---- show ----
@@ -83,7 +92,7 @@ def show(paths: list[str]) -> str:
                    f"{num_bad} NOT FINITE" if num_bad else f"{norm / max(1, value.size) ** 0.5:.4g}"))
     total = sum(value.size for value in kept.values())
     norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in kept.values()) ** 0.5
-    parts.append(f"{saved.workdir}, step {saved.step}\n{columns(rows, '<>><<')}\n"
+    parts.append(f"{saved.name}\n{columns(rows, '<>><<')}\n"
                  f"{len(kept)} arrays, {total:,} parameters, norm {norm:.6g}")
   return "\n\n".join(parts)
 
@@ -124,8 +133,8 @@ def compare(paths: list[str]) -> str:
                     allowed="two folders of runs or of checkpoints", fix="see --help for an example")
   first, second = map(load, paths)
   a, b = only(first.params), only(second.params)
-  lines = [f"a: {first.workdir}, step {first.step}", f"b: {second.workdir}, step {second.step}"]
-  changes = config_lib.diff(config_lib.load(first.workdir), config_lib.load(second.workdir))
+  lines = [f"a: {first.name}", f"b: {second.name}"]
+  changes = config_lib.diff(first.config, second.config)
   lines += [f"config {key}: {was!r} in a, {now!r} in b" for key, (was, now) in changes.items()]
   lines += [f"only in {side}: {name} {mine[name].shape}" for side, mine, other in (("a", a, b), ("b", b, a))
             for name in sorted(mine.keys() - other.keys())]

@@ -11,6 +11,7 @@ from electra_jax import inference, published
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, mapping
 from electra_jax.exchange.weights import Weights
+from electra_jax.tools import checkpoints as tool
 from tests.exchange.random_networks import ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_fairseq import oldest_names
 
@@ -93,3 +94,11 @@ def test_missing_vocabulary_and_missing_heads(pair, tmp_path):
     published.load(path)
   with pytest.raises(UserError, match="No published weights"):
     formats.read(str(tmp_path / "nowhere"))
+
+
+def test_checkpoint_tool_shows_and_compares_published_weights(pair, monkeypatch):
+  path, _ = pair
+  monkeypatch.setattr(tool, "FLAGS", type("Flags", (), {"only": "generator/.*generator_lm_head.bias"}))
+  said = tool.show([path]).splitlines()
+  assert said[2].split()[:3] == ["generator/generator_lm_head.bias", "50", "float32"] and len(said) == 4
+  assert tool.compare([path, path]).endswith("equal, bit for bit.")
