@@ -30,7 +30,8 @@ ONLY_IN = {  # package -> files that may import it
   "tensorflow": {"data/pipeline.py",  # tf.data
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
   "tensorflow_datasets": {"data/documents.py"}, "pyarrow": {"data/records.py"}, "etils": {"data/files.py"},
-  "torch": {"exchange/fairseq.py"},  # pickled tensors, weights only; optional
+  "torch": {"exchange/fairseq.py", "exchange/hf.py"},  # pickled tensors, weights only; optional
+  "safetensors": {"exchange/hf.py"},
 }
 FILES = sorted((ROOT / "electra_jax").rglob("*.py"))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from electra_jax.errors import UserError
-from electra_jax.exchange import fairseq, tf_checkpoint
+from electra_jax.exchange import fairseq, hf, tf_checkpoint
 from electra_jax.exchange.weights import Weights
 
 
@@ -16,8 +16,11 @@ class Format(NamedTuple):
 
 
 FORMATS = {
+  "a Hugging Face folder (config.json with model.safetensors or pytorch_model.bin)": Format(hf.find, hf.read),
   "a released TensorFlow checkpoint (NAME.index)": Format(tf_checkpoint.find, tf_checkpoint.read),
   "fairseq's RoBERTa (model.pt)": Format(fairseq.find, fairseq.read),
+  # Last: a config.json with a model_type may lie beside a checkpoint of TensorFlow too.
+  "a Hugging Face model (config.json and model.safetensors)": Format(hf.find, hf.read),
 }
 
 

@@ -1,6 +1,7 @@
 """What is each parameter called elsewhere? One table per family, read in both directions (Hugging Face's names)."""
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -30,7 +31,19 @@ ENCODER = {
   "layer_{n}/feed_forward/layer_norm/bias": "encoder.layer.{n}.output.LayerNorm.bias",
 }
 
+# One linear layer over every token: start and end of an answer. Named alike in every family.
+SPAN_HEAD = {"span_head/output/kernel": "qa_outputs.weight", "span_head/output/bias": "qa_outputs.bias"}
+
+
+def _on_top(head: str, **layers: str) -> dict[str, str]:
+  """Rows of a head's dense layers, ours -> theirs."""
+  return {f"{head}/{ours}/{kind}": f"{theirs}.{ending}" for ours, theirs in layers.items()
+          for kind, ending in (("kernel", "weight"), ("bias", "bias"))}
+
+
 # family -> (prefix of the encoder, names of the heads). The output matrix is the token table, so it has no row.
+# Heads of fine-tuning: `dense` is the hidden layer over [CLS] (tanh for BERT and RoBERTa, GELU for ELECTRA), `output`
+# what follows. A network has one head over BERT's pooler at most, so its names stay unique.
 FAMILIES = {
   "bert": ("bert", {
     "mlm_head/dense/kernel": "cls.predictions.transform.dense.weight",
@@ -42,6 +55,9 @@ FAMILIES = {
     "nsp_head/pooler/bias": "bert.pooler.dense.bias",
     "nsp_head/output/kernel": "cls.seq_relationship.weight",
     "nsp_head/output/bias": "cls.seq_relationship.bias",
+    **_on_top("classification_head", dense="bert.pooler.dense", output="classifier"),
+    **_on_top("multiple_choice_head", dense="bert.pooler.dense", output="classifier"),
+    **SPAN_HEAD,
   }),
   "roberta": ("roberta", {
     "mlm_head/dense/kernel": "lm_head.dense.weight",
@@ -49,6 +65,9 @@ FAMILIES = {
     "mlm_head/layer_norm/scale": "lm_head.layer_norm.weight",
     "mlm_head/layer_norm/bias": "lm_head.layer_norm.bias",
     "mlm_head/output_bias": "lm_head.bias",
+    **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
+    **_on_top("multiple_choice_head", dense="roberta.pooler.dense", output="classifier"),
+    **SPAN_HEAD,
   }),
   "electra": ("electra", {
     "mlm_head/dense/kernel": "generator_predictions.dense.weight",
@@ -60,6 +79,9 @@ FAMILIES = {
     "rtd_head/dense/bias": "discriminator_predictions.dense.bias",
     "rtd_head/output/kernel": "discriminator_predictions.dense_prediction.weight",
     "rtd_head/output/bias": "discriminator_predictions.dense_prediction.bias",
+    **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
+    **_on_top("multiple_choice_head", dense="sequence_summary.summary", output="classifier"),
+    **SPAN_HEAD,
   }),
 }
 
@@ -81,7 +103,26 @@ def their_name(path: str, family: str) -> str:
   if template in heads:
     return heads[template]
   raise UserError(f"The {family} family has no name for a parameter", got=path, allowed=", ".join(heads),
-                  fix="export it as another family, or add a row to electra_jax/exchange/mapping.py")
+                  fix="leave the parameter out, or add a row to electra_jax/exchange/mapping.py")
+
+
+def is_known(name: str, family: str) -> bool:
+  """Whether a Hugging Face tensor is a row of the family's table, at any layer."""
+  prefix, heads = FAMILIES[family]
+  template = re.sub(r"\.layer\.\d+\.", ".layer.{n}.", name)
+  return name in heads.values() or template in {f"{prefix}.{theirs}" for theirs in ENCODER.values()}
+
+
+def heads_in(tensors: Iterable[str], family: str) -> tuple[str, ...]:
+  """Which of our heads a network has: those of which every tensor is there, in the order of the table.
+
+  >>> heads_in(["qa_outputs.weight", "qa_outputs.bias", "classifier.bias"], "electra")
+  ('span_head',)
+  """
+  rows, names = {}, set(tensors)
+  for ours, theirs in FAMILIES[family][1].items():
+    rows.setdefault(ours.split("/")[0], set()).add(theirs)
+  return tuple(head for head, wanted in rows.items() if wanted <= names)
 
 
 def to_hf(params: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:

@@ -1,0 +1,265 @@
+"""What is in a Hugging Face folder, and how is one written? model.safetensors (or .bin, or shards) and config.json."""
+
+import json
+import os
+import pickle
+import re
+
+import numpy as np
+from absl import logging
+
+from electra_jax.errors import UserError
+from electra_jax.exchange import hf_config, mapping
+from electra_jax.exchange.weights import Weights
+
+# In the order of preference; an index names the shards of one model.
+FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+PAIR = ("discriminator", "generator")  # the folders that tools/export makes of an ELECTRA
+
+# Stored by some versions of transformers, computed by all: no parameters.
+BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
+# Second copies of tied arrays -> what they must equal, below the encoder's prefix or among the heads.
+TABLE = "embeddings.word_embeddings.weight"
+TIED = {
+  "bert": {"cls.predictions.decoder.weight": f"bert.{TABLE}", "cls.predictions.decoder.bias": "cls.predictions.bias"},
+  "roberta": {"lm_head.decoder.weight": f"roberta.{TABLE}", "lm_head.decoder.bias": "lm_head.bias"},
+  "electra": {"generator_lm_head.weight": f"electra.{TABLE}"},
+}
+KEPT_NAMES = {"rtd_head": "discriminator", "mlm_head": "generator"}  # what an ELECTRA is called by its head
+
+
+def find(path: str) -> str | None:
+  """The folder that a path means: itself, or the one with discriminator/ and generator/; None where there is none."""
+  if os.path.isfile(path) and os.path.basename(path) in FILES:
+    path = os.path.dirname(path) or "."
+  folders = [path, *(os.path.join(path, name) for name in PAIR)]
+  return path if any(_is_model(folder) for folder in folders) else None
+
+
+def _is_model(folder: str) -> bool:
+  if any(os.path.isfile(os.path.join(folder, name)) for name in FILES):
+    return True
+  try:
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+      return "model_type" in json.load(file)
+  except (OSError, ValueError, TypeError):
+    return False
+
+
+def read(path: str) -> dict[str, Weights]:
+  """The networks of a folder: "encoder"; of an ELECTRA "discriminator" and "generator", whichever are there.
+
+  Names are those of the newest transformers, whatever version wrote the files; half precision becomes float32. Copies
+  of tied arrays and buffers are left out. Tensors beside the encoder that no table knows are named in a warning.
+
+  Raises:
+    UserError: a file is missing or damaged, holds objects other than tensors, or the model is none of ours.
+  """
+  folder = find(path)
+  if folder is None:
+    raise UserError("There is no Hugging Face model", got=path, allowed=f"a folder with config.json and {FILES[0]}",
+                    fix="check the path; download the whole repository of the model")
+  if _is_model(folder):
+    weights = read_network(folder)
+    heads = mapping.heads_in(weights.tensors, weights.config["model_type"])
+    is_electra = weights.config["model_type"] == "electra"
+    return {next((KEPT_NAMES[h] for h in heads if is_electra and h in KEPT_NAMES), "encoder"): weights}
+  return {name: read_network(os.path.join(folder, name)) for name in PAIR if _is_model(os.path.join(folder, name))}
+
+
+def read_network(folder: str) -> Weights:
+  """One network.
+
+  Raises:
+    UserError: as `read`.
+  """
+  path = os.path.join(folder, "config.json")
+  try:
+    with open(path, encoding="utf-8") as file:
+      config = dict(json.load(file))
+  except (OSError, ValueError, TypeError) as error:
+    raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
+                    allowed="the JSON file beside its weights", fix="download the whole repository again") from error
+  hf_config.check_family(config, path)
+  stored = _read_tensors(folder)
+  if "model_type" not in config:  # before version 2.5 of transformers nobody wrote it
+    config["model_type"] = next((name for name in mapping.FAMILIES if any(key.startswith(f"{name}.")
+                                                                          for key in stored)), "bert")
+  model = hf_config.to_model(config, path)
+  family = config["model_type"]
+  tensors = _check_names(_normalise(stored, family), family, folder)
+  # What config.json left out is filled in, so that no reader has to know transformers' defaults.
+  config |= {key: model[key] for key in hf_config.SAME}
+  if family == "roberta":
+    config["pad_token_id"] = model["position_offset"] - 1
+  _check_table(tensors, family, config, folder)
+  return Weights(config, tensors)
+
+
+# ---- reading tensors ----
+
+
+def _read_tensors(folder: str) -> dict[str, np.ndarray]:
+  """Every tensor of the folder, whole or in shards, as stored."""
+  name = next((name for name in FILES if os.path.isfile(os.path.join(folder, name))), None)
+  if name is None:
+    raise UserError("The folder has no weights", got=f"{folder}: {', '.join(sorted(os.listdir(folder))[:8])}",
+                    allowed=" or ".join(FILES), fix="download them; weights of TensorFlow (tf_model.h5) or Flax "
+                    "(flax_model.msgpack) are converted with transformers first")
+  path = os.path.join(folder, name)
+  if not name.endswith(".index.json"):
+    return _read_file(path)
+  try:
+    with open(path, encoding="utf-8") as file:
+      places = dict(json.load(file)["weight_map"])
+    shards = sorted(set(places.values()))
+    bad = [shard for shard in shards if os.path.basename(shard) != shard]
+    missing = [shard for shard in shards if not os.path.isfile(os.path.join(folder, shard))]
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise _damaged(path, error) from error
+  if bad or missing:
+    raise UserError("Parts of the weights are missing", got=f"{path} names {', '.join(bad or missing)}",
+                    allowed="every file of the index, in its folder", fix="download the missing files")
+  found = {}
+  for shard in shards:
+    found |= _read_file(os.path.join(folder, shard))
+  lost = sorted(places.keys() - found.keys())
+  if lost:
+    raise _damaged(path, f"no shard holds {', '.join(lost[:5])}")
+  return found
+
+
+def _read_file(path: str) -> dict[str, np.ndarray]:
+  return _read_safetensors(path) if path.endswith(".safetensors") else _read_bin(path)
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+  try:
+    import safetensors.numpy
+  except ImportError as error:
+    raise UserError("Reading these weights needs safetensors", got=error, allowed="safetensors 0.4 or newer",
+                    fix="pip install safetensors") from error
+  try:
+    return safetensors.numpy.load_file(path)
+  except Exception as error:  # SafetensorError, OSError, KeyError of an unknown type
+    raise _damaged(path, error) from error
+
+
+def _read_bin(path: str) -> dict[str, np.ndarray]:
+  """A pickled state dict. Nothing in it is executed: tensors and plain containers are all that is let through."""
+  try:
+    import torch
+  except ImportError as error:
+    raise UserError("Reading pytorch_model.bin needs PyTorch", got=error, allowed="PyTorch 2.5 or newer, CPU only",
+                    fix="pip install torch --index-url https://download.pytorch.org/whl/cpu, or use the model's "
+                    "model.safetensors") from error
+  try:
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in found.items()}
+  except Exception as error:  # UnpicklingError; of a damaged file RuntimeError, EOFError, OSError, KeyError, ...
+    refused = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+    if refused:
+      raise UserError("The weights hold objects that would run code when loaded", got=f"{refused.group(1)} in {path}",
+                      allowed="tensors in plain containers, or model.safetensors",
+                      fix="do not load this file; ask for the model's model.safetensors") from error
+    raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: object) -> UserError:
+  said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+  return UserError("The weights cannot be read", got=f"{path}: {said[0][:200]}", allowed="a complete file",
+                   fix="download or copy it again")
+
+
+# ---- names ----
+
+
+def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
+  """Names as the newest transformers has them: older ones say gamma and beta, a bare encoder has no prefix."""
+  found, is_bare = {}, "embeddings.LayerNorm.weight" in tensors or "embeddings.LayerNorm.gamma" in tensors
+  for name, value in tensors.items():
+    if BUFFERS.fullmatch(name):
+      continue
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    if is_bare and name.startswith(("embeddings.", "embeddings_project.", "encoder.", "pooler.")):
+      name = f"{family}.{name}"
+    found[name] = value if value.dtype == np.float32 else np.asarray(value, np.float32)
+  return found
+
+
+def _check_names(tensors: dict[str, np.ndarray], family: str, folder: str) -> dict[str, np.ndarray]:
+  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning beside it."""
+  prefix = mapping.FAMILIES[family][0]
+  if not any(name.startswith(f"{prefix}.") for name in tensors):
+    other = [name for name in mapping.FAMILIES if any(key.startswith(f"{name}.") for key in tensors)]
+    raise UserError(f"The weights are not those of the {family} that config.json names",
+                    got=f"{folder}: {', '.join(sorted(tensors)[:3]) or 'no tensor'}",
+                    allowed=f"tensors named {prefix}.*",
+                    fix=f"set model_type to {other[0]!r}" if other else "use the config.json of these weights")
+  faults = []
+  for copy, original in TIED[family].items():
+    if copy in tensors:
+      value = tensors.pop(copy)
+      # A fine-tuned or trained copy that has drifted would silently be lost.
+      if original in tensors and not np.array_equal(value, tensors[original]):
+        faults.append(f"{copy} differs from {original}, to which it should be tied")
+  unknown = sorted(name for name in tensors if not mapping.is_known(name, family))
+  # Poolers that no head of the family reads are stored by some versions.
+  inside = [n for n in unknown if n.startswith(f"{prefix}.") and ".pooler." not in n]
+  faults += [f"{name} {tensors[name].shape} is unknown" for name in inside]
+  if faults:
+    more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
+    raise UserError(f"The weights are not those of a plain {family} model",
+                    got=f"{folder}:\n    " + "\n    ".join(faults[:10] + more),
+                    allowed="the encoder's own tensors, and an output table tied to the tokens'",
+                    fix="check which model it is; variants with other layers cannot be imported")
+  if unknown:
+    logging.warning("Not imported from %s, as they belong to no head here: %s", folder, ", ".join(unknown))
+  return {name: value for name, value in tensors.items() if name not in unknown}
+
+
+def _check_table(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
+  """The vocabulary of config.json is that of the weights; every other size is checked where the model is built."""
+  table = tensors.get(f"{family}.{TABLE}")
+  if table is not None and len(table) != config["vocab_size"]:
+    raise UserError("config.json and the weights disagree about the vocabulary",
+                    got=f"vocab_size={config['vocab_size']}, {len(table)} rows in {family}.{TABLE} of {folder}",
+                    allowed="equal numbers", fix="use the config.json that belongs to the weights")
+
+
+# ---- writing ----
+
+
+def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer) -> Weights:
+  """A network as Hugging Face stores it: padding rows of the vocabulary cut, tied copies left to the reader.
+
+  Args:
+    model: our `config.model` keys, with the network's own sizes.
+    params: path below the network -> array; its token table too, also where another network lends it.
+  """
+  kept = {path: value[: tokenizer.vocab_size] if path in ("embeddings/token/embedding", "mlm_head/output_bias")
+          else value for path, value in params.items()}
+  heads = tuple(dict.fromkeys(path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")))
+  labels = params.get("classification_head/output/bias")
+  config = hf_config.make(family, model, heads, tokenizer, num_labels=None if labels is None else len(labels))
+  return Weights(config, mapping.to_hf(kept, family))
+
+
+def write_network(folder: str, weights: Weights) -> None:
+  """config.json and model.safetensors, float32, into a folder that exists.
+
+  Raises:
+    UserError: safetensors is not installed.
+    OSError: the disk refuses.
+  """
+  try:
+    import safetensors.numpy
+  except ImportError as error:
+    raise UserError("Writing these weights needs safetensors", got=error, allowed="safetensors 0.4 or newer",
+                    fix="pip install safetensors, or use --format=msgpack") from error
+  with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+    json.dump(weights.config, file, indent=2, sort_keys=True)
+    file.write("\n")
+  # The format "pt" tells transformers that kernels are [out, in].
+  tensors = {name: np.ascontiguousarray(value, np.float32) for name, value in weights.tensors.items()}
+  safetensors.numpy.save_file(tensors, os.path.join(folder, FILES[0]), metadata={"format": "pt"})

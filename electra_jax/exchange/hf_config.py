@@ -1,0 +1,111 @@
+"""What does config.json say? Hugging Face's description of a model from ours, and ours from theirs."""
+
+from electra_jax.errors import UserError
+
+# Keys of config.model that are called the same in config.json.
+SAME = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+        "type_vocab_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps",
+        "initializer_range")
+# What config.json may leave out, because transformers' own classes know it; layer_norm_eps is 1e-12 in all three.
+OPTIONAL = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+            "layer_norm_eps": 1e-12, "initializer_range": 0.02, "type_vocab_size": 2}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}  # theirs -> ours
+
+# family -> our head -> transformers' class. None: an encoder without a head.
+ARCHITECTURES = {
+  "bert": {"nsp_head": "BertForPreTraining", "mlm_head": "BertForMaskedLM",
+           "classification_head": "BertForSequenceClassification", "span_head": "BertForQuestionAnswering",
+           "multiple_choice_head": "BertForMultipleChoice", None: "BertModel"},
+  "roberta": {"mlm_head": "RobertaForMaskedLM", "classification_head": "RobertaForSequenceClassification",
+              "span_head": "RobertaForQuestionAnswering", "multiple_choice_head": "RobertaForMultipleChoice",
+              None: "RobertaModel"},
+  "electra": {"rtd_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM",
+              "classification_head": "ElectraForSequenceClassification", "span_head": "ElectraForQuestionAnswering",
+              "multiple_choice_head": "ElectraForMultipleChoice", None: "ElectraModel"},
+}
+
+
+def family_of(model: dict, heads: set[str]) -> str:
+  """The family whose classes compute what a network does, by its `config.model` keys and its heads.
+
+  RoBERTa is what counts positions from behind the padding id; ELECTRA what has a projection or judges tokens.
+
+  Raises:
+    UserError: no family has both.
+  """
+  is_electra = model["embedding_size"] != model["hidden_size"] or "rtd_head" in heads
+  if model["position_offset"]:
+    if is_electra:
+      raise UserError("No class of transformers computes this network",
+                      got=f"model.position_offset={model['position_offset']} with "
+                      + ("a replaced-token head" if "rtd_head" in heads else "an embedding projection"),
+                      allowed="RoBERTa's positions without these, or position_offset=0",
+                      fix="export with --format=msgpack, or train with --config.model.position_offset=0")
+    return "roberta"
+  return "electra" if is_electra else "bert"
+
+
+def make(family: str, model: dict, heads: tuple[str, ...], tokenizer, num_labels: int | None = None) -> dict:
+  """config.json of a network.
+
+  Args:
+    model: our `config.model` keys; a generator's own sizes in place of the encoder's.
+    heads: ours; the first one in the order of ARCHITECTURES names the class.
+    tokenizer: gives the vocabulary's size (padding rows are cut) and the special ids.
+    num_labels: of a classification head.
+  """
+  rows = ARCHITECTURES[family]
+  head = next((head for head in rows if head in heads), None)
+  config = {"architectures": [rows[head]], "model_type": family, "vocab_size": tokenizer.vocab_size,
+            **{key: model[key] for key in SAME}, "pad_token_id": tokenizer.pad_id, "tie_word_embeddings": True,
+            "bos_token_id": tokenizer.cls_id if family == "roberta" else None,
+            "eos_token_id": tokenizer.sep_id if family == "roberta" else None,
+            "classifier_dropout": None, "dtype": "float32"}
+  if family == "electra":
+    # The head over [CLS] has a hidden layer with GELU; these four say so for multiple choice.
+    config |= {"embedding_size": model["embedding_size"], "summary_type": "first", "summary_use_proj": True,
+               "summary_activation": "gelu", "summary_last_dropout": model["hidden_dropout_prob"]}
+  if num_labels is not None:
+    config |= {"id2label": {str(i): f"LABEL_{i}" for i in range(num_labels)},
+               "label2id": {f"LABEL_{i}": i for i in range(num_labels)},
+               "problem_type": "regression" if num_labels == 1 else "single_label_classification"}
+  return config
+
+
+def check_family(config: dict, where: str) -> None:
+  """Old files name no family; a name that is there must be one of ours.
+
+  Raises:
+    UserError: it is another.
+  """
+  if config.get("model_type", "bert") not in ARCHITECTURES:
+    raise UserError("The weights are of a family that is not built here",
+                    got=f"model_type={config['model_type']!r} in {where}", allowed=", ".join(ARCHITECTURES),
+                    fix="use a BERT, RoBERTa or ELECTRA")
+
+
+def to_model(config: dict, where: str) -> dict:
+  """Our `config.model` keys from a config.json; `vocab_size` is theirs, without padding.
+
+  Raises:
+    UserError: a size is missing, or it describes parts that are not built here.
+  """
+  check_family(config, where)
+  family = config["model_type"]
+  given = OPTIONAL | config
+  missing = [key for key in ("vocab_size", *SAME) if given.get(key) is None]
+  odd = [f"{key}={given[key]!r}" for key, allowed in (
+    ("hidden_act", (*ACTIVATIONS, None)), ("position_embedding_type", ("absolute", None)),
+    ("tie_word_embeddings", (True,)), ("is_decoder", (False, None)), ("pruned_heads", ({}, None)))
+    if key in given and given[key] not in allowed]
+  if missing or odd:
+    raise UserError("config.json does not describe an encoder that is built here",
+                    got=f"{where}: " + ", ".join([f"no {key}" for key in missing] + odd),
+                    allowed=f"{', '.join(SAME)}; hidden_act of {', '.join(ACTIVATIONS)}; absolute positions, tied "
+                    "output table, every head kept", fix="use a plain BERT, RoBERTa or ELECTRA")
+  model = {key: given[key] for key in SAME} | {"vocab_size": given["vocab_size"]}
+  model["hidden_act"] = ACTIVATIONS[given["hidden_act"]]
+  # transformers' ElectraConfig has 128 by default, whatever the hidden size.
+  model["embedding_size"] = given.get("embedding_size", 128) if family == "electra" else given["hidden_size"]
+  model["position_offset"] = given.get("pad_token_id", 1) + 1 if family == "roberta" else 0
+  return model
