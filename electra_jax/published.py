@@ -13,21 +13,12 @@ from ml_collections import FrozenConfigDict
 from electra_jax import sharding
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import fairseq, formats, mapping
+from electra_jax.exchange import fairseq, formats, hf_config, mapping
 from electra_jax.exchange.weights import Weights
-from electra_jax.models.bert import Bert
-from electra_jax.models.transformer import TransformerConfig
+from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import networks
 
-# Hugging Face's names of activations -> ours.
-ACTIVATION_NAMES = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
-
-HEADS = ("mlm_head", "rtd_head")  # of pre-training, that answer; a head is there with its last bias
-SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-         "max_position_embeddings", "type_vocab_size")
-# What a config.json may leave out, with Hugging Face's values.
-DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1, "pad_token_id": 1,
-            "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02, "position_embedding_type": "absolute"}
+HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
 
 
 class Published(NamedTuple):
@@ -61,31 +52,16 @@ def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> net
   Raises:
     UserError: a size is missing, it has parts that are not built here, or the vocabulary is too large for it.
   """
-  c = DEFAULTS | weights.config
-  family, activation, positions = c["model_type"], c["hidden_act"], c["position_embedding_type"]
-  missing = [key for key in SIZES if key not in c]
-  if missing or activation not in ACTIVATION_NAMES or positions != "absolute":
-    raise UserError("The model's configuration does not describe an encoder that is built here",
-                    got=f"{path}: no {', '.join(missing)}" if missing else
-                    f"{path}: hidden_act={activation!r}, position_embedding_type={positions!r}",
-                    allowed=f"{', '.join(SIZES)}; hidden_act of {', '.join(ACTIVATION_NAMES)}; absolute positions",
-                    fix="use a BERT, RoBERTa or ELECTRA")
-  if num_tokens > c["vocab_size"]:
+  model = hf_config.to_model(weights.config, path)
+  if num_tokens > model["vocab_size"]:
     raise UserError("The vocabulary has more entries than the model's token table has rows",
-                    got=f"{num_tokens} entries for {c['vocab_size']} rows in {path}", allowed="at most as many",
+                    got=f"{num_tokens} entries for {model['vocab_size']} rows in {path}", allowed="at most as many",
                     fix="put the model's own vocabulary beside its weights")
-  rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")  # of training
-  transformer = TransformerConfig(
-    **{key: c[key] for key in (*SIZES, *rates)}, num_tokens=num_tokens,
-    embedding_size=weights.tensors[mapping.their_name("embeddings/token/embedding", family)].shape[1],
-    position_offset=c["pad_token_id"] + 1 if family == "roberta" else 0,
-    hidden_act=ACTIVATION_NAMES[activation], layer_norm_eps=c["layer_norm_eps"],
-    # CPUs have no bfloat16 units worth the lost digits.
-    dtype=jnp.dtype("float32" if jax.default_backend() == "cpu" else "bfloat16"))
-  names = mapping.FAMILIES[family][1]
-  heads = tuple(head for head in HEADS if any(
-    ours.startswith(f"{head}/") and theirs in weights.tensors for ours, theirs in names.items()))
-  return networks.Encoder(name, transformer, heads)
+  # CPUs have no bfloat16 units worth the lost digits.
+  dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+  transformer = make_transformer_config(FrozenConfigDict(model), num_tokens=num_tokens, dtype=dtype)
+  found = mapping.heads_in(weights.tensors, weights.config["model_type"])
+  return networks.Encoder(name, transformer, tuple(head for head in HEADS if head in found))
 
 
 def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
