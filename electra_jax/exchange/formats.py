@@ -16,7 +16,6 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-  "a Hugging Face folder (config.json with model.safetensors or pytorch_model.bin)": Format(hf.find, hf.read),
   "a released TensorFlow checkpoint (NAME.index)": Format(tf_checkpoint.find, tf_checkpoint.read),
   "fairseq's RoBERTa (model.pt)": Format(fairseq.find, fairseq.read),
   # Last: a config.json with a model_type may lie beside a checkpoint of TensorFlow too.
