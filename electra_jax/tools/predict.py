@@ -31,7 +31,11 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
 ELECTRA runs fill them with the generator; then the discriminator judges every word, the likeliest tokens put in: red
 means "probably replaced". A sentence that begins with a dash goes behind `--`. Without a terminal or with NO_COLOR
-set, [brackets] take the place of colours."""
+set, [brackets] take the place of colours.
+
+FOLDER: an export, or published weights with their vocabulary beside them: Hugging Face's, a released TensorFlow
+checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl; answers are JSON lines
+with the number of the line they answer. --task says what is asked."""
 
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
