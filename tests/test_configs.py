@@ -1,13 +1,16 @@
 """Is every recipe complete and true to its table? Found by glob: a new recipe is tested without a new line here."""
 
+import functools
 import importlib
 import inspect
+import json
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import flops, objectives, optim, sharding
@@ -42,17 +45,25 @@ def recipe(name, argument=None):
 
 
 def abstract_params(given):
+  """(config, objective, shapes of its parameters); what decides the shapes is traced once."""
   config = config_lib.resolve(given)
-  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
-                              np.ones(config.data.tokenizer.vocab_size, int))
-  length, slots = config.data.sequence_length, config.data.masking.max_predictions
-  ids = jax.ShapeDtypeStruct((2, length), jnp.int32)
+  deciding = {"length": config.data.sequence_length, "slots": config.data.masking.max_predictions,
+              "num_tokens": config.data.tokenizer.vocab_size, "dtype": config.train.compute_dtype,
+              "num_steps": config.train.num_steps}
+  branches = {name: config[name].to_dict() for name in ("model", "generator", "objective")}
+  return config, *trace(json.dumps(branches | deciding, sort_keys=True))
+
+
+@functools.cache
+def trace(deciding):
+  c = FrozenConfigDict(json.loads(deciding))
+  transformer = make_transformer_config(c.model, num_tokens=c.num_tokens, dtype=c.dtype)
+  objective = objectives.make(transformer, c.generator, c.objective, c.num_steps, np.ones(c.num_tokens, int))
+  ids = jax.ShapeDtypeStruct((2, c.length), jnp.int32)
   batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids,
-           "attention_mask": jax.ShapeDtypeStruct((2, length), jnp.bool_),
-           "masked_positions": jax.ShapeDtypeStruct((2, slots), jnp.int32)}
-  return config, objective, jax.eval_shape(objective.init, jax.random.key(0), batch)
+           "attention_mask": jax.ShapeDtypeStruct((2, c.length), jnp.bool_),
+           "masked_positions": jax.ShapeDtypeStruct((2, c.slots), jnp.int32)}
+  return objective, jax.eval_shape(objective.init, jax.random.key(0), batch)
 
 
 @pytest.mark.parametrize("name", RECIPES + ABLATIONS)
