@@ -1,0 +1,62 @@
+"""What should the reader of a published model know? README.md with its data, steps, FLOPs and evaluation."""
+
+from electra_jax import flops
+
+# Class of transformers -> the task of the model hub that its widget runs.
+TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
+         "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice"}
+
+
+def make(name: str, hf_config: dict, config, step: int, num_parameters: int, evaluation: dict | None,
+         imported_from: str = "") -> str:
+  """The card as Markdown with the front matter of the Hugging Face hub.
+
+  Args:
+    name: of the network: encoder, discriminator or generator.
+    hf_config: its config.json.
+    config: the run's resolved config.
+    step: optimizer updates behind the parameters.
+    evaluation: a row of metrics.jsonl; None: there was none.
+    imported_from: where the run's parameters came from, if it did not start from scratch.
+  """
+  (architecture,) = hf_config["architectures"]
+  task = next((task for ending, task in TASKS.items() if architecture.endswith(ending)), "feature-extraction")
+  data, train, masking = config.data, config.train, config.data.masking
+  tokens = step * train.batch_size * data.sequence_length
+  run = {"Objective": f"`{config.objective.name}`", "Optimizer updates": f"{step:,} of {train.num_steps:,}",
+         "Batch": f"{train.batch_size:,} sequences of {data.sequence_length} tokens, {tokens:,} token positions in all",
+         "Optimizer": f"{config.optimizer.name}, peak learning rate {config.optimizer.learning_rate:g}, "
+         f"{config.optimizer.warmup_steps:,} warm-up steps",
+         "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
+         "Started from": imported_from or config.checkpoint.init_from or "scratch"}
+  return "\n".join([
+    "---", "library_name: transformers", f"pipeline_tag: {task}",
+    "tags:", f"- {hf_config['model_type']}", "- electra_jax", "---", "", f"# {name}", "",
+    f"`{architecture}` with {num_parameters:,} parameters, pre-trained with electra_jax.", "",
+    "```python", "from transformers import AutoTokenizer, " + architecture, "",
+    'tokenizer = AutoTokenizer.from_pretrained("PATH")', f'model = {architecture}.from_pretrained("PATH")', "```", "",
+    "## Model", "", *_table({
+      "Layers": hf_config["num_hidden_layers"], "Hidden size": hf_config["hidden_size"],
+      "Feed-forward size": hf_config["intermediate_size"], "Attention heads": hf_config["num_attention_heads"],
+      "Vocabulary": f"{hf_config['vocab_size']:,} entries, {data.tokenizer.kind}, "
+      + ("uncased" if data.tokenizer.lowercase else "cased"),
+      "Longest input trained on": f"{data.sequence_length} tokens"}),
+    "## Data", "", *_table({"Source": f"`{data.path or 'not recorded'}`", "Format": data.format,
+                            "Held out": f"{data.heldout_share:.1%} of the documents"}),
+    "## Training", "", *_table(run),
+    "## Cost", "", "Of the whole run's networks, up to this step.", "", *_table(
+      {count.convention: f"{count.per_step * step:.3g} FLOPs"
+       for count in (flops.paper_flops(config), flops.model_flops(config))}),
+    "## Evaluation", "", *_evaluation(evaluation, step)])
+
+
+def _evaluation(row: dict | None, step: int) -> list[str]:
+  if row is None:
+    return ["This checkpoint was not evaluated.", ""]
+  values = {name: f"{value:.4g}" for name, value in sorted(row.items()) if "/" in name}
+  when = "" if row["step"] == step else f" (of step {row['step']:,}, the last one before this checkpoint)"
+  return [f"On held-out documents{when}; losses in nats.", "", *_table(values)]
+
+
+def _table(rows: dict[str, object]) -> list[str]:
+  return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""]

@@ -1,0 +1,125 @@
+"""Which files make transformers' AutoTokenizer give our ids? tokenizer.json and its two companions, for every kind.
+
+Special tokens are registered there, so that "[MASK]" in a text means the mask, as its pipelines expect; our own
+tokenizers take it for plain text. `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` does so too.
+"""
+
+import json
+import os
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
+
+from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, Tokenizer, WordPiece
+
+SPACE = "▁"  # SentencePiece's
+# Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
+# ones. Far lower ones would move the score of unknown characters, which is the minimum minus 10.
+UNREACHABLE = -100.0
+
+
+def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
+  """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
+
+  Args:
+    max_tokens: longest input, special tokens included.
+    is_roberta: no token types, and two separators between two texts.
+
+  Raises:
+    OSError: the disk refuses.
+  """
+  library = make_library(tokenizer, is_roberta)
+  library.save(os.path.join(folder, "tokenizer.json"))
+  roles = special_tokens(tokenizer)
+  is_bpe = tokenizer.kind == "byte_bpe"
+  mask = {"__type": "AddedToken", "content": roles["mask_token"], "lstrip": is_bpe, "rstrip": False,
+          "normalized": False, "special": True, "single_word": False}
+  inputs = ["input_ids", *([] if is_roberta else ["token_type_ids"]), "attention_mask"]
+  _dump(folder, "tokenizer_config.json", roles | {
+    "mask_token": mask, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens,
+    "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
+  _dump(folder, "special_tokens_map.json", roles)
+  # The defining files and our facts beside them: what is imported here again is this very tokenizer.
+  for name, content in tokenizer.files.items():
+    with open(os.path.join(folder, name), "wb") as file:
+      file.write(content)
+  _dump(folder, "tokenizer_facts.json", tokenizer.facts())
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+  """{"pad_token": "[PAD]", ...}: the names of the special roles."""
+  ids = {"pad_token": tokenizer.pad_id, "unk_token": tokenizer.unk_id, "cls_token": tokenizer.cls_id,
+         "sep_token": tokenizer.sep_id, "mask_token": tokenizer.mask_id}
+  return {role: tokenizer.tokens([i])[0] for role, i in ids.items()}
+
+
+def make_library(tokenizer: Tokenizer, is_roberta: bool = False) -> Library:
+  """The tokenizer as an object of the `tokenizers` library: [CLS] text [SEP], or [CLS] text [SEP] text [SEP].
+
+  RoBERTa's pairs have two separators between the texts, as the released models were fine-tuned.
+  """
+  library = BUILDERS[tokenizer.kind](tokenizer)
+  roles = special_tokens(tokenizer)
+  cls, sep, second = roles["cls_token"], roles["sep_token"], int(not is_roberta)
+  between = f"{sep} {sep}" if is_roberta else sep
+  library.post_processor = processors.TemplateProcessing(
+    single=f"{cls} $A {sep}", pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
+    special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
+  # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
+  library.add_special_tokens([
+    AddedToken(token, special=True, normalized=False, lstrip=tokenizer.kind == "byte_bpe" and role == "mask_token")
+    for role, token in roles.items()])
+  return library
+
+
+def _word_piece(tokenizer: WordPiece) -> Library:
+  entries = tokenizer.tokens(range(tokenizer.vocab_size))
+  library = Library(models.WordPiece({token: i for i, token in enumerate(entries)},
+                                     unk_token=entries[tokenizer.unk_id], max_input_chars_per_word=100))
+  WordPiece.set_pipeline(library, tokenizer.lowercase)
+  library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+  return library
+
+
+def _byte_bpe(tokenizer: ByteBPE) -> Library:
+  vocab = json.loads(tokenizer.files["vocab.json"])
+  lines = tokenizer.files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
+  merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+  library = Library(models.BPE(vocab, merges, unk_token=tokenizer.tokens([tokenizer.unk_id])[0]))
+  ByteBPE.set_pipeline(library, tokenizer.lowercase)
+  library.decoder = decoders.ByteLevel()
+  return library
+
+
+def _sentence_piece(tokenizer: SentencePiece) -> Library:
+  """The unigram model with its own normaliser, in the order in which SentencePiece works."""
+  from sentencepiece import sentencepiece_model_pb2 as protos  # needs protobuf, which only the export does
+
+  proto = protos.ModelProto.FromString(tokenizer.files["sentencepiece.model"])
+  kinds = protos.ModelProto.SentencePiece
+  reachable = (kinds.NORMAL, kinds.USER_DEFINED)
+  vocab = [(piece.piece, piece.score if piece.type in reachable else UNREACHABLE) for piece in proto.pieces]
+  library = Library(models.Unigram(vocab, tokenizer.unk_id, proto.trainer_spec.byte_fallback))
+  spec, steps = proto.normalizer_spec, []
+  if tokenizer.lowercase and tokenizer._lower_here:
+    steps.append(normalizers.Lowercase())
+  if spec.precompiled_charsmap:
+    # The library replaces whole graphemes by what their first character becomes, so accents must be part of that.
+    steps += [normalizers.NFC(), normalizers.Precompiled(spec.precompiled_charsmap)]
+  if spec.remove_extra_whitespaces:
+    # A space in front stays: it is the one that Metaspace would add, or the one behind a mask.
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
+  library.normalizer = normalizers.Sequence(steps)
+  spaces = {"replacement": SPACE, "prepend_scheme": "first" if spec.add_dummy_prefix else "never", "split": False}
+  library.pre_tokenizer = pre_tokenizers.Metaspace(**spaces)
+  library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Metaspace(**spaces)])
+  return library
+
+
+BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe, "sentencepiece": _sentence_piece}
+
+
+def _dump(folder: str, name: str, content: dict) -> None:
+  with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+    json.dump(content, file, indent=2, ensure_ascii=False)
+    file.write("\n")

@@ -1,0 +1,209 @@
+"""How does a run become files that Hugging Face transformers loads? One folder for each of its networks."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from absl import flags
+
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax import metrics
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
+from electra_jax.exchange.initial import GENERATOR, TABLE
+from electra_jax.exchange.weights import Weights
+
+FLAGS = flags.FLAGS
+
+USAGE = """Writes a run's networks as files that other code bases load.
+
+  The newest checkpoint:   python -m electra_jax.tools.export --workdir=runs/base --out=exported
+  An earlier one:          python -m electra_jax.tools.export --workdir=runs/base --step=5000 --out=exported
+  For Flax, as trained:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=msgpack
+
+An ELECTRA gives exported/discriminator and exported/generator, every other run the one folder. Each loads with one
+line, AutoModel.from_pretrained("exported/discriminator"), and holds config.json, model.safetensors, the tokenizer and a
+model card. msgpack is flax.serialization's, with our own names; config.json and tokenizer/ come along.
+
+--out must be new or empty; it appears complete or not at all."""
+
+
+class Exported(NamedTuple):
+  """What there is to say after an export."""
+
+  folders: list[str]
+  left_out: list[str]  # heads that transformers has no place for
+
+
+def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf") -> Exported:
+  """Writes the networks of a checkpoint (None: the newest).
+
+  Raises:
+    UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
+      the disk refuses.
+  """
+  import jax
+
+  from electra_jax import checkpoints, sharding
+
+  if file_format not in WRITERS:
+    raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")
+  config = config_lib.load(workdir)
+  step, params = checkpoints.load_params(workdir, step=step)
+  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
+  flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  with new_folder(out) as partial:
+    names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat))
+  return Exported([os.path.normpath(os.path.join(out, name)) for name in names], left_out)
+
+
+class Source(NamedTuple):
+  """A checkpoint and what belongs to it."""
+
+  workdir: str
+  config: object  # resolved
+  step: int
+  tokenizer: tokenizers.Tokenizer
+  params: dict[str, np.ndarray]  # path -> array
+
+
+@contextlib.contextmanager
+def new_folder(out: str) -> Iterator[str]:
+  """A temporary folder beside `out` that takes its name in the end.
+
+  Raises:
+    UserError: `out` holds something, or the disk refuses; what existed is as it was.
+  """
+  if os.path.lexists(out) and not (os.path.isdir(out) and not os.path.islink(out) and not os.listdir(out)):
+    raise UserError("--out is taken", got=f"{out} exists and holds something", allowed="a new or empty folder",
+                    fix="choose another --out, or move the old one away")
+  partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
+  try:
+    os.makedirs(partial)
+    yield partial
+    os.rename(partial, out)  # fails where `out` has been filled meanwhile
+  except OSError as error:
+    raise UserError("The folder cannot be written", got=f"{out}: {error}",
+                    allowed="a place that you may write to, with room for 4 bytes a parameter",
+                    fix="choose another --out, or free space") from error
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+# ---- Hugging Face ----
+
+
+def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
+  """({network: weights}, heads left out): each network whole, with the token table that it borrows.
+
+  One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
+
+  Raises:
+    UserError: no class of transformers computes it.
+  """
+  by_network: dict[str, dict[str, np.ndarray]] = {}
+  for path, value in source.params.items():
+    network, below = path.split("/", 1)
+    by_network.setdefault(network, {})[below] = value
+  kept = next(name for name in by_network if name != GENERATOR)
+  if GENERATOR in by_network:
+    by_network[GENERATOR].setdefault(TABLE, by_network[kept][TABLE])
+  elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
+    by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
+    by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
+  found, left_out = {}, []
+  for name, params in by_network.items():
+    model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
+    heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
+    family = hf_config.family_of(model, heads)
+    known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
+    left_out += sorted(f"{name}/{head}" for head in heads - known)
+    params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
+    found[name] = hf.make_weights(family, model, params, source.tokenizer)
+  return found, left_out
+
+
+def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
+  """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
+  found, left_out = networks_of(source)
+  names = list(found) if len(found) > 1 or hf.PAIR[0] in found else [""]
+  model = source.config.model
+  evaluation = last_evaluation(source.workdir, source.step)
+  for name, (network, weights) in zip(names, found.items()):
+    place = os.path.join(folder, name)
+    os.makedirs(place, exist_ok=True)
+    hf.write_network(place, weights)
+    tokenizer_files.write(place, source.tokenizer, is_roberta=weights.config["model_type"] == "roberta",
+                          max_tokens=model.max_position_embeddings - model.position_offset)
+    num_parameters = sum(value.size for value in weights.tensors.values())
+    card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
+                           imported_from(source.workdir))
+    with open(os.path.join(place, "README.md"), "w", encoding="utf-8") as file:
+      file.write(card)
+  return names, left_out
+
+
+def last_evaluation(workdir: str, step: int) -> dict | None:
+  """The last row of the run's evaluations at or before a step."""
+  try:
+    rows = metrics.read_rows(workdir)
+  except UserError:  # an averaged or imported folder has no log
+    return None
+  return next((row for row in reversed(rows) if row["split"] == "eval" and row["step"] <= step), None)
+
+
+def imported_from(workdir: str) -> str:
+  """Where the parameters of an imported folder came from; "" for a run."""
+  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+    return json.load(file).get("imported", {}).get("weights", "")
+
+
+# ---- Flax ----
+
+
+def write_msgpack(folder: str, source: Source) -> tuple[list[str], list[str]]:
+  """params.msgpack with our own nested names, config.json and tokenizer/, as in the workdir."""
+  from flax import serialization, traverse_util
+
+  nested = traverse_util.unflatten_dict(source.params, sep="/")
+  with open(os.path.join(folder, "params.msgpack"), "wb") as file:
+    file.write(serialization.msgpack_serialize(nested))
+  shutil.copy(os.path.join(source.workdir, "config.json"), folder)
+  source.tokenizer.save(os.path.join(folder, "tokenizer"))
+  return [""], []
+
+
+WRITERS = {"hf": write_hf, "msgpack": write_msgpack}
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("out", None, "The new folder.")
+  flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
+  flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers. msgpack: for Flax.")
+
+
+def main(argv: list[str]) -> None:
+  """Reads the flags, writes, says how to load it."""
+  del argv
+  if not FLAGS.workdir or not FLAGS.out:
+    raise UserError("--workdir and --out are needed", got=f"--workdir={FLAGS.workdir or ''} --out={FLAGS.out or ''}",
+                    allowed="the folder of a run, and a new one",
+                    fix="python -m electra_jax.tools.export --workdir=runs/tiny --out=exported")
+  main_lib.start_jax()
+  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format)
+  if done.left_out:
+    print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
+  for folder in done.folders:
+    print(f"Wrote {folder}" + (f': AutoModel.from_pretrained("{folder}")' if FLAGS.format == "hf" else ""))
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE)

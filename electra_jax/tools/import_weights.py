@@ -1,0 +1,138 @@
+"""How does a published model become a folder that runs start from? Its weights under our names, config, tokenizer."""
+
+import datetime
+import json
+import os
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+
+from electra_jax import checkpoints, objectives, published
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import formats, initial
+from electra_jax.exchange.weights import Weights
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.tools import export
+from electra_jax.train_state import TrainState
+
+FLAGS = flags.FLAGS
+
+USAGE = """Turns published weights into a folder like that of a run, at step 0.
+
+  A BERT, to train on:    python -m electra_jax.tools.import_weights --weights=bert-base-uncased \\
+                              --config=configs/bert_original_base.py --out=runs/bert
+  An ELECTRA, both parts: python -m electra_jax.tools.import_weights --weights=DIR --config=configs/base.py \\
+                              --out=runs/electra      (DIR holds discriminator/ and generator/)
+  A vocabulary elsewhere: ... --tokenizer=vocab.txt
+
+--weights is a Hugging Face folder (model.safetensors, whole or in shards, or pytorch_model.bin), a checkpoint of the
+released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to go on with: its sizes and vocabulary are
+replaced by those of the weights. Parts that the weights lack start fresh, and are named.
+
+Then: python -m electra_jax.main --config=RECIPE --workdir=NEW --config.checkpoint.init_from=runs/bert, with
+--config.data.tokenizer.path=runs/bert/tokenizer and the model's sizes, which this tool prints. tools/predict,
+tools/export and tools/checkpoints read the folder as it is."""
+
+
+def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str = "") -> initial.Start:
+  """Writes `out`: config.json (with a branch `imported`), tokenizer/ and checkpoints/0/.
+
+  Args:
+    path: of any of `formats.FORMATS`.
+    given: a recipe, not resolved; it stays as it is.
+    tokenizer_path: where the vocabulary is, if not beside the weights.
+
+  Raises:
+    UserError: weights, vocabulary and recipe do not fit each other, something is damaged, or `out` is taken.
+  """
+  weights = formats.read(path)
+  tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(path)
+  adapted = adapt(given, weights, tokenizer)
+  config = config_lib.resolve(adapted)
+  with export.new_folder(out) as partial:
+    start = initial.merge(weights, initial_params(config, tokenizer), tokenizer.vocab_size)
+    config_path = os.path.join(partial, "config.json")
+    config_lib.save(config_path, adapted, config)
+    with open(config_path, encoding="utf-8") as file:
+      record = json.load(file)
+    record["imported"] = {"weights": path, "fresh": start.fresh, "unused": start.unused,
+                          "date": datetime.date.today().isoformat()}
+    with open(config_path, "w", encoding="utf-8") as file:
+      json.dump(record, file, indent=2, sort_keys=True)
+    tokenizer.save(os.path.join(partial, "tokenizer"))
+    saved = checkpoints.Checkpoints(partial, config.checkpoint)
+    saved.save(TrainState(np.int32(0), start.params, {}), 0)
+    saved.close()
+  return start
+
+
+def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.Tokenizer) -> ConfigDict:
+  """The recipe with the sizes of the weights, their vocabulary, and a length that their positions reach.
+
+  Raises:
+    UserError: the networks are not built here.
+  """
+  config = ConfigDict(given.to_dict())
+  for branch, keys in initial.model_keys(weights).items():
+    config[branch].update({key: value for key, value in keys.items() if key != "vocab_size"})
+  rows = max(tokenizer.vocab_size, *(one.config["vocab_size"] for one in weights.values()))
+  multiple = max(1, config.model.vocab_multiple_size)
+  config.model.vocab_size = -(-rows // multiple) * multiple
+  config.data.tokenizer.update(kind=tokenizer.kind, lowercase=tokenizer.lowercase, vocab_size=tokenizer.vocab_size)
+  config.data.sequence_length = min(config.data.sequence_length,
+                                    config.model.max_position_embeddings - config.model.position_offset)
+  return config
+
+
+def initial_params(config, tokenizer: tokenizers.Tokenizer):
+  """What a run of this config would start from, at its own seed."""
+  transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
+  counts = np.ones(tokenizer.vocab_size, np.int64) if objectives.counts_tokens(config.generator) else None
+  objective = objectives.make(transformer, config.generator, config.objective, max(1, config.train.num_steps), counts)
+  ids = np.zeros((1, config.data.sequence_length), np.int32)
+  slots = np.zeros((1, 1), np.int32)
+  batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids, "attention_mask": ids == 0,
+           "masked_positions": slots, "masked_ids": slots, "masked_weights": np.zeros((1, 1), np.float32),
+           "nsp_label": slots[:, 0]}
+  return jax.jit(objective.init)(jax.random.key(config.seed), batch)
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("weights", None, "Folder or file of the published weights.")
+  flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not beside the weights.")
+  flags.DEFINE_string("out", None, "The new folder.")
+
+
+def main(argv: list[str]) -> None:
+  """Reads the flags, imports, says what was fresh and how to go on."""
+  del argv
+  if not FLAGS.weights or not FLAGS.out or FLAGS.config is None:
+    raise UserError("--weights, --config and --out are needed",
+                    got=f"--weights={FLAGS.weights or ''} --out={FLAGS.out or ''}",
+                    allowed="published weights, the recipe to go on with, and a new folder", fix="see --help")
+  main_lib.start_jax()
+  start = import_weights(FLAGS.weights, FLAGS.config, FLAGS.out, FLAGS.tokenizer)
+  for what, names in (("Not in the weights, so it starts fresh", start.fresh), ("Not needed here", start.unused)):
+    if names:
+      print(f"{what}: {', '.join(names)}")
+  print(f"Wrote {FLAGS.out}. Start from it in a new workdir with these keys:\n  "
+        + " \\\n  ".join(f"--config.{key}={value}" for key, value in keys_to_go_on(FLAGS.config, FLAGS.out).items()))
+
+
+def keys_to_go_on(given: ConfigDict, folder: str) -> dict[str, object]:
+  """What a run with the recipe `given` must be told to start from an imported folder."""
+  with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+    adapted = json.load(file)["given"]
+  changed = {key: now for key, (_, now) in config_lib.diff(given, adapted).items()}
+  return {"checkpoint.init_from": folder, "data.tokenizer.path": os.path.join(folder, "tokenizer"), **changed}
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE)
