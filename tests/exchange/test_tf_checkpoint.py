@@ -12,7 +12,7 @@ import pytest
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import tf_checkpoint
-from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, imported_logits, logits, random_params
+from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, imported_logits, logits, random_params, shapes_of
 
 MLM, RTD, MLM_NSP = ("mlm_head",), ("rtd_head",), ("mlm_head", "nsp_head")
 
@@ -193,6 +193,42 @@ def test_files_that_are_no_checkpoint(small, bert, tmp_path):
   other.mkdir()
   with pytest.raises(UserError, match="no model that can be imported"):
     tf_checkpoint.read(write(other, {"resnet/conv/kernel": np.zeros((3, 3), np.float32)}))
+
+
+@pytest.mark.parametrize("models", [
+  {"discriminator": "ElectraForPreTraining-small-discriminator", "generator": "ElectraForMaskedLM-small-generator-h64"},
+  {"discriminator": "ElectraForPreTraining-small-discriminator", "generator": "ElectraForMaskedLM-small-h256"},
+  {"encoder": "BertForPreTraining-base"}])
+def test_published_sizes_need_exactly_the_parameters_of_transformers(shared, monkeypatch, models):
+  """ELECTRA-Small as in the paper, small++ and BERT-Base: names and shapes, without the arrays' memory."""
+  golden = json.loads((shared / "reference/golden/hf_parameters.json").read_text())["models"]
+  variables, parameters = {}, {}
+  for network, model in models.items():
+    parameters[network] = {name: tuple(shape) for name, shape in golden[model]["parameters"]}
+    family = golden[model]["config"]["model_type"]
+    sizes = golden[model]["config"]
+    config = dataclasses.replace(BERT, **{key: sizes[key] for key in (
+      "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+      "max_position_embeddings", "type_vocab_size")}, embedding_size=sizes.get("embedding_size", sizes["hidden_size"]))
+    heads = {"encoder": MLM_NSP, "generator": MLM, "discriminator": RTD}[network]
+    empty = {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes_of(config, heads).items()}
+    scope = {"encoder": "bert", "discriminator": "electra", "generator": "generator"}[network]
+    variables |= released_names(empty, family, scope, shared="electra" if family == "electra" else None)
+
+  class Reader:
+    def get_variable_to_shape_map(self):
+      return {name: value.shape for name, value in variables.items()} | {"global_step": ()}
+
+    def get_tensor(self, name):
+      return variables[name]
+
+  monkeypatch.setattr(tf_checkpoint, "find", lambda path: path)
+  monkeypatch.setattr(tf_checkpoint, "_open", lambda prefix: Reader())
+  found = tf_checkpoint.read("released")
+  assert {network: {name: value.shape for name, value in one.tensors.items()} for network, one in found.items()
+          } == parameters
+  assert all(found[network].config[key] == value for network, model in models.items()
+             for key, value in golden[model]["config"].items() if key in found[network].config)
 
 
 def test_doctests():
