@@ -139,7 +139,9 @@ def defaults() -> ConfigDict:
   c.checkpoint.every_steps = 5_000  # a final one is always written
   c.checkpoint.keep_last = 2
   c.checkpoint.keep_every_steps = 0  # besides, keep each checkpoint at a multiple of this for ever; 0 = none
-  c.checkpoint.init_from = ""  # another run's workdir whose parameters to start from
+  # Whose parameters to start from: another run's workdir, a Hugging Face folder, a released TensorFlow checkpoint or
+  # fairseq's RoBERTa. Sizes and vocabulary must be those of this run.
+  c.checkpoint.init_from = ""
 
   # ---- devices: the product must be the device count; -1 = the rest
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from electra_jax import checkpoints, distributed, flops, metrics, objectives, optim, progress, sharding
+from electra_jax import checkpoints, distributed, flops, metrics, objectives, optim, progress, published, sharding
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, pipeline, shards, tokenizers
@@ -59,7 +59,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   init_params = functools.partial(objective.init, init_rng, example_batch)
   workdir_lib.record_config(given, config, workdir)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
-  state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh)
+  state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh, data.tokenizer)
   start_step = int(state.step)
 
   main_process = jax.process_index() == 0
@@ -179,13 +179,17 @@ def prng_impl(name: str) -> str:
   return name
 
 
-def restore_or_init(saved: checkpoints.Checkpoints, init_from: str, init_params, tx, mesh) -> TrainState:
-  """The newest good checkpoint of the workdir; else the parameters of another run; else a new start."""
+def restore_or_init(saved: checkpoints.Checkpoints, init_from: str, init_params, tx, mesh, tokenizer) -> TrainState:
+  """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
   state = saved.restore_newest(abstract_state(init_params, tx, mesh))
   if state is not None:
     print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
     return state
   state = init_state(init_params, tx, mesh)
+  if init_from and published.is_published(init_from):
+    params, report = published.start_params(init_from, state.params, tokenizer)
+    print(report, flush=True)
+    return state._replace(params=params)
   if init_from:
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     step, params = checkpoints.load_params(init_from, wanted)

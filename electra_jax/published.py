@@ -13,12 +13,14 @@ from ml_collections import FrozenConfigDict
 from electra_jax import sharding
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import fairseq, formats, hf_config, mapping
+from electra_jax.exchange import fairseq, formats, hf_config, initial, mapping
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import networks
 
 HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
+
+NO_VOCABULARY = "The published model has no vocabulary beside it"
 
 
 class Published(NamedTuple):
@@ -100,9 +102,52 @@ def load_tokenizer(path: str) -> tokenizers.Tokenizer:
   for place in places:
     if os.path.isdir(place) and any(name in names or name.endswith(".model") for name in os.listdir(place)):
       return tokenizers.load_tokenizer(place)
-  raise UserError("The published model has no vocabulary beside it", got=folder,
+  raise UserError(NO_VOCABULARY, got=folder,
                   allowed=f"{', '.join(names[1:])}, *.model, or dict.txt with encoder.json and vocab.bpe",
                   fix="copy the model's vocabulary into the folder")
+
+
+def is_published(path: str) -> bool:
+  """Whether the weights of another code base are there, rather than a run's workdir."""
+  return formats.find(path) is not None
+
+
+def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> tuple[PyTree, str]:
+  """(a run's initial parameters with the published ones put in, where they were; a line that says what was done).
+
+  Args:
+    params: {network: ...} as the objective initialises them, with their shardings.
+    tokenizer: the run's; it must have the entries of the one beside the weights, if there is one.
+
+  Raises:
+    UserError: names every tensor that does not fit, or the first token that differs.
+  """
+  weights = formats.read(path)
+  try:
+    beside = load_tokenizer(path)
+  except UserError as error:
+    if not error.what.startswith((NO_VOCABULARY, "This tokenizer.json is of a form")):
+      raise
+    note = f" Its vocabulary could not be compared: {error.what}."
+  else:
+    note = ""
+    _check_same_entries(tokenizer, beside, path)
+  start = initial.merge(weights, params, tokenizer.vocab_size)
+  placed = jax.tree.map(lambda new, old: new if new is old else jax.device_put(new, old.sharding), start.params, params)
+  fresh = f" Not in it, so these start fresh: {', '.join(start.fresh)}." if start.fresh else ""
+  unused = f" Not used: {', '.join(start.unused)}." if start.unused else ""
+  return placed, f"Starting from the published weights in {path}.{fresh}{unused}{note}"
+
+
+def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer, path: str) -> None:
+  a, b = (one.tokens(range(one.vocab_size)) for one in (ours, theirs))
+  if ours.lowercase == theirs.lowercase and a == b:
+    return
+  differing = next((f"token {i} is {x!r} in the run, {y!r} beside the weights" for i, (x, y) in enumerate(zip(a, b))
+                    if x != y), f"{len(a)} entries and {len(b)}, lowercase {ours.lowercase} and {theirs.lowercase}")
+  raise UserError("The run has another vocabulary than the published weights", got=f"{differing} ({path})",
+                  allowed="the vocabulary that the weights were trained with",
+                  fix=f"in a new workdir, set --config.data.tokenizer.path={path}; tools/import_weights prints all keys")
 
 
 def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer) -> FrozenConfigDict:

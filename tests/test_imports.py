@@ -17,7 +17,7 @@ LAYERS = {
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
-            ("inference", "published"),
+            ("inference", "published"), ("pretrain", "published"),
             ("config", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("progress", "flops")}
 FORBIDDEN = {  # folder -> packages it must never import
