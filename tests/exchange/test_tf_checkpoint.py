@@ -10,8 +10,11 @@ import re
 import numpy as np
 import pytest
 
+from configs import base
+from electra_jax import inference
 from electra_jax.errors import UserError
 from electra_jax.exchange import tf_checkpoint
+from electra_jax.tools import import_weights
 from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, imported_logits, logits, random_params, shapes_of
 
 MLM, RTD, MLM_NSP = ("mlm_head",), ("rtd_head",), ("mlm_head", "nsp_head")
@@ -65,13 +68,13 @@ def released_names(params, family, scope, shared=None):
   return found
 
 
-def write(folder, variables, name="model.ckpt-40"):
+def write(folder, variables, name="model.ckpt-40", slots=()):
   """With the optimizer's slots and the step counter, as a training run leaves it; the released code prunes nothing."""
   import tensorflow as tf
 
   with tf.Graph().as_default():
     for variable, value in variables.items():
-      for slot in ("", "/adam_m", "/adam_v"):
+      for slot in ("", *slots):
         tf.compat.v1.get_variable(variable + slot, initializer=value if not slot else np.zeros_like(value))
     tf.compat.v1.train.get_or_create_global_step()
     with tf.compat.v1.Session() as session:
@@ -93,7 +96,8 @@ def small(tmp_path_factory):
   discriminator, generator = electra_pair(GENERATOR)
   variables = {**released_names(discriminator, "electra", "electra"),
                **released_names(generator, "electra", "generator", shared="electra")}
-  return variables, discriminator, generator, write(tmp_path_factory.mktemp("electra_small"), variables)
+  return variables, discriminator, generator, write(tmp_path_factory.mktemp("electra_small"), variables,
+                                                     slots=("/adam_m", "/adam_v"))
 
 
 def same(found, expected):
@@ -193,6 +197,24 @@ def test_files_that_are_no_checkpoint(small, bert, tmp_path):
   other.mkdir()
   with pytest.raises(UserError, match="no model that can be imported"):
     tf_checkpoint.read(write(other, {"resnet/conv/kernel": np.zeros((3, 3), np.float32)}))
+
+
+def test_imported_run_answers_as_the_checkpoint_does(small, tmp_path):
+  """tools/import_weights of both networks, which share their token table in the run as they do in the checkpoint."""
+  folder = small[3]
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "mat", "on", "dog", "."]
+  with open(os.path.join(folder, "vocab.txt"), "w") as file:
+    file.write("\n".join(words))
+  out = str(tmp_path / "imported")
+  start = import_weights.import_weights(folder, base.get_config("tiny"), out)
+  assert start.fresh == start.unused == []
+  runs = inference.load(folder), inference.load(out)
+  assert "embeddings" in runs[1].params["generator"] and "token" not in runs[1].params["generator"]["embeddings"]
+  texts = ["the cat sat on the [MASK] .", "the dog ."]
+  (masks, _), (other_masks, _) = (inference.fill_mask(run, texts, top_k=3) for run in runs)
+  assert [c.token_id for c in masks[0]] == [c.token_id for c in other_masks[0]]
+  for one, other in zip(*(inference.detect_replaced(run, texts) for run in runs)):
+    np.testing.assert_allclose([w.probability for w in one], [w.probability for w in other], rtol=1e-5)
 
 
 @pytest.mark.parametrize("models", [
