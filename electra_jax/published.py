@@ -146,8 +146,8 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
   differing = next((f"token {i} is {x!r} in the run, {y!r} beside the weights" for i, (x, y) in enumerate(zip(a, b))
                     if x != y), f"{len(a)} entries and {len(b)}, lowercase {ours.lowercase} and {theirs.lowercase}")
   raise UserError("The run has another vocabulary than the published weights", got=f"{differing} ({path})",
-                  allowed="the vocabulary that the weights were trained with",
-                  fix=f"in a new workdir, set --config.data.tokenizer.path={path}; tools/import_weights prints all keys")
+                  allowed="the vocabulary that the weights were trained with", fix="in a new workdir, set "
+                  f"--config.data.tokenizer.path={path}; tools/import_weights prints every key that must fit")
 
 
 def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer) -> FrozenConfigDict:

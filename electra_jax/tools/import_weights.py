@@ -3,10 +3,12 @@
 import datetime
 import json
 import os
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from absl import flags
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import checkpoints, objectives, published
@@ -55,7 +57,10 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   adapted = adapt(given, weights, tokenizer)
   config = config_lib.resolve(adapted)
   with export.new_folder(out) as partial:
-    start = initial.merge(weights, initial_params(config, tokenizer), tokenizer.vocab_size)
+    init = initial_params(config, tokenizer)
+    start = initial.merge(weights, jax.eval_shape(init), tokenizer.vocab_size)
+    if start.fresh:
+      start = initial.merge(weights, jax.jit(init)(), tokenizer.vocab_size)
     config_path = os.path.join(partial, "config.json")
     config_lib.save(config_path, adapted, config)
     with open(config_path, encoding="utf-8") as file:
@@ -89,8 +94,8 @@ def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.
   return config
 
 
-def initial_params(config, tokenizer: tokenizers.Tokenizer):
-  """What a run of this config would start from, at its own seed."""
+def initial_params(config, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
+  """What makes the parameters that a run of this config would start from."""
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
   counts = np.ones(tokenizer.vocab_size, np.int64) if objectives.counts_tokens(config.generator) else None
   objective = objectives.make(transformer, config.generator, config.objective, max(1, config.train.num_steps), counts)
@@ -99,7 +104,7 @@ def initial_params(config, tokenizer: tokenizers.Tokenizer):
   batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids, "attention_mask": ids == 0,
            "masked_positions": slots, "masked_ids": slots, "masked_weights": np.zeros((1, 1), np.float32),
            "nsp_label": slots[:, 0]}
-  return jax.jit(objective.init)(jax.random.key(config.seed), batch)
+  return lambda: objective.init(jax.random.key(config.seed), batch)
 
 
 def define_flags() -> None:
