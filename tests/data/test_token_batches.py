@@ -1,5 +1,8 @@
 """Batches that grow where the examples are short: every example once an epoch, equal places, few shapes, any start."""
 
+import time
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,6 +52,30 @@ def test_order_depends_on_seed_and_epoch():
 def test_lengths_that_do_not_divide():
   assert TokenBatches(np.array([3, 10, 25, 50]), 50, 2, 0).classes == [(25, 4), (50, 2)]
   assert TokenBatches(np.array([3, 10]), 16, 2, 0).classes == [(16, 2)]
+
+
+def test_ids_of_many_blocks_come_in_order():
+  lengths = np.random.default_rng(0).integers(3, 513, 3 * order.BLOCK_EXAMPLES + 5).astype(np.uint16)
+  limits = [64, 128, 256, 512]
+  by_length = order.ExamplesByLength(lengths, limits)
+  for number, (above, limit) in enumerate(zip([0, *limits], limits)):
+    expected = np.flatnonzero((lengths > above) & (lengths <= limit))
+    assert by_length.sizes[number] == expected.size
+    index = np.random.default_rng(1).permutation(expected.size)
+    assert np.array_equal(by_length.ids(number, index), expected[index])
+
+
+def test_an_index_of_100_million_examples_starts_at_any_step_in_a_second():
+  lengths = np.tile(np.random.default_rng(0).integers(3, 513, 10**6).astype(np.uint16), 100)  # else a memory map
+  tracemalloc.start()
+  started = time.process_time()
+  batches = TokenBatches(lengths, 512, 256, seed=0)
+  ids, _, length = batches.at(1_234_567)
+  seconds = time.process_time() - started
+  bytes_an_example = tracemalloc.get_traced_memory()[1] / len(lengths)
+  tracemalloc.stop()
+  assert seconds < 1.0 and bytes_an_example <= 8
+  assert len(ids) * length == 512 * 256 and (lengths[ids] <= length).all()
 
 
 @pytest.fixture(scope="module")
