@@ -99,7 +99,7 @@ def make_batch(run: Run, encoded: Sequence[Sentence]) -> Batch:
   return sentences.make_batch(encoded, run.tokenizer.pad_id, run.config.data.sequence_length)
 
 
-def _batches(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[list[int]]:
+def batches_of(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[list[int]]:
   """Indices of the wanted sentences, BATCH_SIZE at a time, of similar length."""
   order = sorted(wanted, key=lambda index: len(encoded[index].ids))
   for start in range(0, len(order), BATCH_SIZE):
@@ -126,7 +126,7 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
   with_masks = [i for i, sentence in enumerate(encoded) if sentence.masks]
   if with_masks:
     _check_masked_lm(run, "This run has no masked LM to fill masks with")
-  for indices in _batches(encoded, with_masks):
+  for indices in batches_of(encoded, with_masks):
     batch = make_batch(run, [encoded[i] for i in indices])
     ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
     for row, i in enumerate(indices):
@@ -155,7 +155,7 @@ def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judg
   check_electra(run, "This run has no discriminator to find replaced words with")
   encoded = [encode(run, text) for text in texts]
   found = [[] for _ in encoded]
-  for indices in _batches(encoded, range(len(encoded))):
+  for indices in batches_of(encoded, range(len(encoded))):
     batch = make_batch(run, [encoded[i] for i in indices])
     probabilities = jax.device_get(_replaced_probabilities(run.params, batch, run.network))
     for row, i in enumerate(indices):
@@ -179,7 +179,7 @@ def embed(run: Run, texts: Sequence[str | Sentence], pooling: str = "mean") -> l
     raise UserError("The pooling is unknown", got=pooling, allowed=", ".join(POOLINGS), fix="use --pooling=mean")
   encoded = [encode(run, text) for text in texts]
   found = [np.empty(0)] * len(encoded)
-  for indices in _batches(encoded, range(len(encoded))):
+  for indices in batches_of(encoded, range(len(encoded))):
     vectors = jax.device_get(_pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
     for vector, i in zip(vectors, indices):
       found[i] = vector

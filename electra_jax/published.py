@@ -19,6 +19,7 @@ from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import networks
 
 HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
+FINE_TUNED = ("classification_head", "span_head")  # that `fine_tuned` knows how to run
 
 NO_VOCABULARY = "The published model has no vocabulary beside it"
 
@@ -44,8 +45,9 @@ def load(path: str) -> Published:
   for name, one in weights.items():
     encoder = make_encoder(name, one, tokenizer.vocab_size, path)
     encoders.append(encoder)
-    params[name] = make_params(encoder, one)
-  return Published(_config(encoders, tokenizer), tokenizer, jax.device_put(params), networks.separate(*encoders))
+    params[name] = make_params(encoder, one) | fine_tuned_head(one)
+  config = _config(encoders, tokenizer, next(iter(weights.values())))
+  return Published(config, tokenizer, jax.device_put(params), networks.separate(*encoders))
 
 
 def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> networks.Encoder:
@@ -81,6 +83,24 @@ def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
   found = mapping.from_hf(weights.tensors, paths, weights.config["model_type"])
   return jax.tree_util.tree_map_with_path(lambda path, _: np.asarray(found[sharding.path_name(path)], np.float32),
                                           shapes)
+
+
+def fine_tuned_head(weights: Weights) -> dict[str, PyTree]:
+  """{head: its parameters} of the head that a model was fine-tuned with; {} without one.
+
+  Multiple choice has the tensors of a classification, so the class that config.json names decides.
+  """
+  family = weights.config["model_type"]
+  named = set(weights.config.get("architectures") or ())
+  found = mapping.heads_in(weights.tensors, family)
+  head = next((head for head in FINE_TUNED if head in found and hf_config.ARCHITECTURES[family][head] in named), None)
+  layers = {}
+  for ours, theirs in mapping.FAMILIES[family][1].items():
+    name, *path = ours.split("/")
+    if name == head:
+      value = weights.tensors[theirs]
+      layers.setdefault(path[0], {})[path[1]] = value.T if path[1] == "kernel" else value
+  return {head: layers} if head else {}
 
 
 def load_tokenizer(path: str) -> tokenizers.Tokenizer:
@@ -150,13 +170,19 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
                   f"--config.data.tokenizer.path={path}; tools/import_weights prints every key that must fit")
 
 
-def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer) -> FrozenConfigDict:
+def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer, kept: Weights) -> FrozenConfigDict:
   """What answering reads of a run's config, with the papers' masking."""
   t = encoders[0].transformer
   heads = {head for encoder in encoders for head in encoder.head_names}
   length = t.max_position_embeddings - t.position_offset
+  head, layers = next(iter(fine_tuned_head(kept).items()), ("", {}))
+  named = {int(i): label for i, label in (kept.config.get("id2label") or {}).items()}
+  num_labels = len(layers["output"]["bias"]) if layers else 0
   return FrozenConfigDict({
-    "model": {"vocab_size": t.vocab_size},
+    "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
+    "fine_tuned": {"head": head, "network": encoders[0].name,
+                   "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(num_labels)),
+                   "activation": "gelu" if kept.config["model_type"] == "electra" else "tanh"},
     "generator": {"kind": "learned" if "mlm_head" in heads else "none"},
     "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
                   "sampling_temperature": 1.0, "sampling_excludes_original": False},

@@ -10,14 +10,14 @@ from tests.conftest import ROOT
 # Module or folder -> layer. A module imports from lower layers or from its own folder only.
 LAYERS = {
   "main": 4, "tools": 4,
-  "pretrain": 3, "inference": 3, "published": 3,
+  "pretrain": 3, "inference": 3, "published": 3, "fine_tuned": 3,
   "objectives": 2, "exchange": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "progress": 0, "flops": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
-            ("inference", "published"), ("pretrain", "published"),
+            ("inference", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
             ("config", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("progress", "flops")}
 FORBIDDEN = {  # folder -> packages it must never import

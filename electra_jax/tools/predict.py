@@ -26,6 +26,7 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
   Watch both networks:     python -m electra_jax.tools.predict --workdir=runs/tiny --corrupt "Return the length."
   Vectors of texts:        python -m electra_jax.tools.predict --workdir=runs/tiny --task=embed "Return the length."
   A published model:       python -m electra_jax.tools.predict --workdir=FOLDER "The name of the [MASK] is given."
+  With a fine-tuned model: python -m electra_jax.tools.predict --workdir=FOLDER --task=classify "A fine film."
   Many lines, as JSONL:    python -m electra_jax.tools.predict --workdir=runs/tiny --input=in.txt --output=out.jsonl
 
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
@@ -40,7 +41,8 @@ with the number of the line they answer. --task says what is asked."""
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
 
-def read_questions(path: str, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = ()
+                   ) -> Iterator[tuple[int, dict[str, str]]]:
   """(line number from 1, {field: text}) of a text file, one a line, or of a .jsonl file; blank lines are left out.
 
   A line of text is the first field, so it will do only where there is no other.
@@ -61,7 +63,7 @@ def read_questions(path: str, fields: Sequence[str]) -> Iterator[tuple[int, dict
     if is_json:
       try:
         record = json.loads(line)
-        item = {field: record[field] for field in fields}
+        item = {field: record[field] for field in (*fields, *(field for field in optional if field in record))}
         if wrong := [field for field, text in item.items() if not isinstance(text, str)]:
           raise TypeError(f"the field {wrong[0]!r} holds no text")
       except (ValueError, KeyError, TypeError) as error:
@@ -92,8 +94,8 @@ def answer_file(run: inference.Run, path: str, task: Task = TASKS["auto"], **opt
 
   def questions():
     theirs = [run.config.data.text_field if field == "text" else field for field in task.fields]
-    for number, item in read_questions(path, theirs):
-      yield number, dict(zip(task.fields, item.values()))
+    for number, item in read_questions(path, theirs, task.optional):
+      yield number, dict(zip((*task.fields, *list(item)[len(theirs):]), item.values()))
 
   total = sum(1 for _ in questions())
   if not total:

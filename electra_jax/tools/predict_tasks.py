@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax import inference
+from electra_jax import fine_tuned, inference
 from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
+from electra_jax.fine_tuned import Classes, Pair, Span
 from electra_jax.inference import Answer, Judged, Run
 
 Item = dict[str, str]  # the fields of a question
@@ -21,6 +22,7 @@ class Task(NamedTuple):
   check: Callable[[Run, Item], Any]  # raises the UserError of a question that cannot be answered
   answer: Callable[..., list[Any]]  # (run, questions, **options) -> an answer each; every option has a default
   record: Callable[[Any], dict]  # an answer as JSON
+  optional: tuple[str, ...] = ()  # further fields that a .jsonl line may have
   is_drawn: bool = False  # whether predict_screen can draw the answers; the others are shown as JSON lines
 
 
@@ -122,6 +124,63 @@ def record_embedding(one: Embedding) -> dict:
   return {"text": one.text, "embedding": [float(f"{x:.7g}") for x in one.vector]}
 
 
+# ---- models that were fine-tuned ----
+
+
+def check_text_or_pair(run: Run, item: Item) -> Pair:
+  """Raises where the model has no classes, or the texts cannot be read."""
+  fine_tuned.check_head(run, "classification_head")
+  return fine_tuned.encode_pair(run, item["text"], item.get("pair"))
+
+
+class Classified(NamedTuple):
+  """A question and its classes."""
+
+  item: Item
+  classes: Classes
+
+
+def classify(run: Run, items: Sequence[Item], **unused) -> list[Classified]:
+  """The classes of each text or pair."""
+  pairs = [check_text_or_pair(run, item) for item in items]
+  return [Classified(*row) for row in zip(items, fine_tuned.classify(run, pairs))]
+
+
+def record_classes(one: Classified) -> dict:
+  """The likeliest label and all probabilities; of a regression its value."""
+  labels, values = one.classes
+  if len(values) == 1:
+    return {**one.item, "value": _rounded(float(values[0]))}
+  return {**one.item, "label": labels[int(values.argmax())],
+          "probabilities": {label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)}}
+
+
+def check_question(run: Run, item: Item) -> list[Pair]:
+  """Raises where the model answers no questions, or the texts cannot be read."""
+  fine_tuned.check_head(run, "span_head")
+  return fine_tuned.encode_windows(run, item["question"], item["context"])
+
+
+class Answered(NamedTuple):
+  """A question and its answer."""
+
+  item: Item
+  span: Span
+
+
+def answer_questions(run: Run, items: Sequence[Item], **unused) -> list[Answered]:
+  """The answer to each question."""
+  windows = [check_question(run, item) for item in items]
+  return [Answered(*row) for row in zip(items, fine_tuned.answer_questions(run, windows))]
+
+
+def record_answer(one: Answered) -> dict:
+  """The answer with its place in the context: SQuAD 2.0's models mean "no answer" where no_answer_score is higher."""
+  span = one.span
+  return {"question": one.item["question"], "answer": span.text, "start": span.start, "end": span.end,
+          "score": _rounded(span.score), "no_answer_score": _rounded(span.no_answer_score)}
+
+
 TASKS = {
   "auto": Task("masks filled and replaced words marked, whatever the model can", ("text",), check_sentence,
                answer_sentences, record_sentence, is_drawn=True),
@@ -131,4 +190,8 @@ TASKS = {
                  is_drawn=True),
   "embed": Task("a vector, --pooling=mean or cls", ("text",), lambda run, item: inference.encode(run, item["text"]),
                 embed, record_embedding),
+  "classify": Task("the class of a text, or of a pair (.jsonl with text and pair)", ("text",), check_text_or_pair,
+                   classify, record_classes, optional=("pair",)),
+  "question": Task("the answer in a text (.jsonl with question and context)", ("question", "context"), check_question,
+                   answer_questions, record_answer),
 }
