@@ -71,6 +71,10 @@ def defaults() -> ConfigDict:
   c.data.text_field = "text"  # the field of a record (JSONL, Parquet, TFDS) that holds the document
   c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
   c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets
+  # What is a sentence? line: each line or paragraph of the text, as in BERT's input | rules: running text is split
+  # (needs `pip install sentencex`), in the language of the next key (ISO 639-1)
+  c.data.sentences = "line"
+  c.data.sentence_language = "en"
   c.data.heldout_share = 0.01  # share of documents kept for evaluation, chosen by a hash of their text
   c.data.max_documents = 0  # stop after so many documents; 0 = all
   c.data.shards_path = ""  # where packed examples live; "" = <workdir>/shards

@@ -29,6 +29,7 @@ CHOICES = {
   "objective.weight_tying": ("token_embeddings", "none", "all"),
   "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
   "data.on_bad_record": ("error", "skip"),
+  "data.sentences": ("line", "rules"),
   "data.reader": ("auto", "tf", "threads"),
   "data.tokenizer.kind": ("sentencepiece", "wordpiece", "byte_bpe"),
   "data.masking.policy": tuple(MASKING_POLICIES),

@@ -18,17 +18,19 @@ from electra_jax.errors import UserError
 
 VERSIONS = {1: preparation.HEADER_COLUMNS, 2: preparation.NSP_HEADER_COLUMNS}  # -> numbers before the ids
 SPLITS = ("train", "heldout")
+_ALWAYS = ("format", "sequence_length", "heldout_share", "sentences", "sentence_language")
 # The keys of config.data that decide what the rows hold, by format.
 PACKING_KEYS = {
-  "ELECTRA": ("format", "sequence_length", "single_segment_share", "short_sequence_share", "heldout_share"),
-  "FULL-SENTENCES": ("format", "sequence_length", "heldout_share"),
-  "DOC-SENTENCES": ("format", "sequence_length", "heldout_share"),
-  "SEGMENT-PAIR": ("format", "sequence_length", "short_sequence_share", "heldout_share"),
-  "SENTENCE-PAIR": ("format", "sequence_length", "heldout_share"),
+  "ELECTRA": (*_ALWAYS, "single_segment_share", "short_sequence_share"),
+  "FULL-SENTENCES": _ALWAYS,
+  "DOC-SENTENCES": _ALWAYS,
+  "SEGMENT-PAIR": (*_ALWAYS, "short_sequence_share"),
+  "SENTENCE-PAIR": _ALWAYS,
 }
+ABSENT = {"sentences": "line", "sentence_language": "en"}  # packing keys that older sets lack, and what held then
 REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"
-COUNTS = ("documents", "paragraphs", "text_bytes", "tokens", "unknown_tokens", "dropped_tokens", "examples",
-          "random_pairs", "borrowed_tokens")
+COUNTS = ("documents", "documents_without_token", "paragraphs", "sentences", "text_bytes", "tokens", "unknown_tokens",
+          "dropped_tokens", "packed_tokens", "examples", "random_pairs", "borrowed_tokens")
 
 
 def row_dtype(vocab_size: int, sequence_length: int) -> type:
@@ -120,7 +122,10 @@ def check_packing(packed: dict, config_data, directory: str) -> None:
   Raises:
     UserError: they differ; names each key.
   """
+  packed = ABSENT | packed
   differing = [key for key in PACKING_KEYS[config_data.format] if packed.get(key) != config_data[key]]
+  if config_data.sentences == "line" and "sentence_language" in differing:
+    differing.remove("sentence_language")  # nobody asked for it
   if not differing:
     return
   lines = "; ".join(f"data.{key} is {config_data[key]!r} but the shards in {directory} were packed with "

@@ -16,7 +16,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from jaxtyping import Int32, Int64
 
 from electra_jax.data import documents as documents_lib
 from electra_jax.data import packing as packing_lib
+from electra_jax.data import sentence_splitting
 from electra_jax.data.documents import Document
 from electra_jax.data.examples import IS_RANDOM, Example
 from electra_jax.errors import UserError
@@ -56,8 +58,9 @@ class Packed(NamedTuple):
 
   split: str
   rows: Int32[np.ndarray, "examples columns"]
-  counts: collections.Counter  # documents, paragraphs, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
+  counts: collections.Counter  # documents, sentences, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
   lengths: Int64[np.ndarray, "length_plus_1"]  # how many examples have so many tokens
+  checksum: int  # of the chunk's text
 
 
 class Job(NamedTuple):
@@ -66,6 +69,7 @@ class Job(NamedTuple):
   tokenizer: object
   format: str
   packing: packing_lib.Packing
+  split_sentences: Callable[[str], list[str]]  # of a paragraph
 
 
 def make_job(config_data, tokenizer, seed: int) -> Job:
@@ -74,7 +78,8 @@ def make_job(config_data, tokenizer, seed: int) -> Job:
     sequence_length=config_data.sequence_length, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id,
     single_segment_share=config_data.single_segment_share, short_sequence_share=config_data.short_sequence_share,
     seed=seed)
-  return Job(tokenizer, config_data.format, packing)
+  split = sentence_splitting.make_splitter(config_data.sentences, config_data.sentence_language)
+  return Job(tokenizer, config_data.format, packing, split)
 
 
 def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: bool = False) -> Iterator[Chunk]:
@@ -126,22 +131,24 @@ def _beginning(document: Document) -> Document:
 
 
 def pack_chunk(job: Job, chunk: Chunk) -> Packed:
-  """Encodes and packs the documents of one chunk.
+  """Splits the documents of one chunk into sentences, encodes and packs them.
 
   Raises:
     UserError: a format with NSP finds no second document.
   """
   tokenizer, length = job.tokenizer, job.packing.sequence_length
-  texts = [paragraph for document in chunk.lenders + chunk.documents for paragraph in document]
-  encoded = iter(tokenizer.encode_batch(texts))
-  lenders = [[next(encoded) for _ in document] for document in chunk.lenders]
-  documents = [[next(encoded) for _ in document] for document in chunk.documents]
+  texts = [[sentence for paragraph in document for sentence in job.split_sentences(paragraph)]
+           for document in chunk.lenders + chunk.documents]
+  encoded = iter(tokenizer.encode_batch(list(itertools.chain.from_iterable(texts))))
+  ids_of = [[next(encoded) for _ in document] for document in texts]
+  lenders, documents = ids_of[:len(chunk.lenders)], ids_of[len(chunk.lenders):]
   packing = job.packing._replace(first_document=chunk.first_document, num_lenders=len(lenders),
                                  sources=tuple(number_sources(chunk.lenders + chunk.documents)))
   examples = list(packing_lib.FORMATS[job.format](lenders + documents, packing))
   rows = _make_rows(examples, job)
   counts = collections.Counter(
-    documents=len(documents), paragraphs=sum(map(len, documents)),
+    documents=len(documents), documents_without_token=sum(not any(document) for document in documents),
+    paragraphs=sum(map(len, chunk.documents)), sentences=sum(map(len, documents)),
     text_bytes=sum(len(text.encode()) for document in chunk.documents for text in document),
     tokens=sum(len(ids) for document in documents for ids in document),
     unknown_tokens=sum(ids.count(tokenizer.unk_id) for document in documents for ids in document),
@@ -149,9 +156,19 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
   random = [example for example in examples if example.nsp_label == IS_RANDOM]
   counts["random_pairs"] = len(random)
   counts["borrowed_tokens"] = sum(len(ids) - start - 1 for ids, start, _ in random)
-  packed = sum(len(ids) - ids.count(tokenizer.cls_id) - ids.count(tokenizer.sep_id) for ids, _, _ in examples)
-  counts["dropped_tokens"] = counts["tokens"] + counts["borrowed_tokens"] - packed
-  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1))
+  counts["packed_tokens"] = sum(len(ids) - ids.count(tokenizer.cls_id) - ids.count(tokenizer.sep_id)
+                                for ids, _, _ in examples)
+  counts["dropped_tokens"] = counts["tokens"] + counts["borrowed_tokens"] - counts["packed_tokens"]
+  assert counts["dropped_tokens"] >= 0, f"{job.format} made {-counts['dropped_tokens']} tokens out of nothing"
+  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1), text_checksum(chunk))
+
+
+def text_checksum(chunk: Chunk) -> int:
+  """CRC-32 of a chunk's text and of where it is divided."""
+  checksum = zlib.crc32(chunk.split.encode())
+  for document in chunk.documents:
+    checksum = zlib.crc32("\n".join([*document, ""]).encode() + b"\n", checksum)
+  return checksum
 
 
 def header_columns(format_name: str) -> int:

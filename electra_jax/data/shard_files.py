@@ -13,6 +13,8 @@ from jaxtyping import Int32
 
 from electra_jax.errors import UserError
 
+COMPARED_BYTES = 1 << 20  # of a file that are read at once to see whether it is there already
+
 MANIFEST = "manifest.json"  # the file that marks a directory as a complete set of shards
 STALE_SECONDS = 24 * 3600  # an unfinished set of another host counts as abandoned after a day without a new shard
 
@@ -27,7 +29,24 @@ class SplitWriter:
     self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
     self.waiting, self.num_waiting, self.files, self.lengths = [], 0, [], []
     with disk_errors(folder):
-      os.makedirs(folder)
+      os.makedirs(folder, exist_ok=True)
+
+  def restore(self, files: list[dict], waiting: np.ndarray) -> None:
+    """Goes on behind shards that stand there already.
+
+    Args:
+      files: what `self.files` was then.
+      waiting: what `waiting_rows` was then.
+    """
+    self.files, self.waiting, self.num_waiting = list(files), [waiting] if len(waiting) else [], len(waiting)
+    parent = os.path.dirname(self.folder)
+    with disk_errors(self.folder):
+      self.lengths = [np.load(os.path.join(parent, file["file"]), mmap_mode="r")[:, 0].copy() for file in files]
+    self.lengths += [rows[:, 0].copy() for rows in self.waiting]
+
+  def waiting_rows(self) -> np.ndarray:
+    """The rows behind the last full shard, [examples, columns]."""
+    return np.concatenate(self.waiting) if self.waiting else np.zeros((0, 0), self.dtype)
 
   def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
     """Takes rows in order; writes a shard whenever one is full."""
@@ -58,20 +77,39 @@ class SplitWriter:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
     parts = header.getvalue(), memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b""
-    crc = 0
-    with disk_errors(path), open(path, "wb") as file:
-      for part in parts:
-        crc = zlib.crc32(part, crc)
-        file.write(part)
-      file.flush()
-      os.fsync(file.fileno())  # a full network disk may say so only here
-    return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": sum(map(len, parts)),
-            "crc32": crc}
+    crc, size = 0, sum(map(len, parts))
+    for part in parts:
+      crc = zlib.crc32(part, crc)
+    if not _holds(path, size, crc):  # it may: finished right before a kill
+      with disk_errors(path), open(f"{path}.new", "wb") as file:
+        for part in parts:
+          file.write(part)
+        file.flush()
+        os.fsync(file.fileno())  # a full network disk may say so only here
+        os.replace(f"{path}.new", path)
+    return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": size, "crc32": crc}
+
+
+def _holds(path: str, size: int, crc: int) -> bool:
+  try:
+    if os.path.getsize(path) != size:
+      return False
+    found = 0
+    with open(path, "rb") as file:
+      while data := file.read(COMPARED_BYTES):
+        found = zlib.crc32(data, found)
+    return found == crc
+  except OSError:
+    return False
+
+
+class DiskError(UserError):
+  """The disk refuses, so the space of an unfinished set is given back."""
 
 
 @contextlib.contextmanager
 def disk_errors(path: str):
-  """Turns an OSError while writing `path` into a UserError that names the path and the free space."""
+  """Turns an OSError while writing `path` into a DiskError that names the path and the free space."""
   try:
     yield
   except OSError as error:
@@ -79,7 +117,7 @@ def disk_errors(path: str):
     while not os.path.isdir(folder):
       folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free
-    raise UserError("The shards could not be written; shards that were there before are unharmed",
+    raise DiskError("The shards could not be written; shards that were there before are unharmed",
                     got=f"{path}: {error.strerror or error} ({free:,} bytes free)",
                     allowed="a writable folder on a disk with room for about 2 bytes per token (4 bytes where the "
                             "vocabulary exceeds 65 536)",
@@ -101,9 +139,15 @@ def check_replaceable(directory: str) -> None:
                   fix="choose another folder with --config.data.shards_path (or --out)")
 
 
-def make_partial_directory(directory: str) -> str:
-  """Makes the folder in which a set is written, `<directory>.partial-<host>-<pid>`; clears what a kill has left."""
+def make_partial_directory(directory: str, is_ours=lambda partial: False) -> str:
+  """Makes the folder in which a set is written, `<directory>.partial-<host>-<pid>`; clears what a kill has left.
+
+  Args:
+    is_ours: whether an abandoned set is to be gone on with; the first of these gets the name of this process.
+  """
   parent, name = os.path.split(directory)
+  partial = f"{directory}.partial-{socket.gethostname()}-{os.getpid()}"
+  ours = []
   with disk_errors(directory):
     os.makedirs(parent, exist_ok=True)
     for entry in os.listdir(parent):
@@ -111,10 +155,15 @@ def make_partial_directory(directory: str) -> str:
       if entry.startswith(f"{name}.replaced-") and not os.path.lexists(directory):
         os.rename(path, directory)  # killed between the two renames of move_into_place
       elif entry.startswith(f"{name}.replaced-") or (entry.startswith(f"{name}.partial-") and _is_abandoned(path)):
-        shutil.rmtree(path, ignore_errors=True)
-    partial = f"{directory}.partial-{socket.gethostname()}-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)  # a process that was killed may have had our number
-    os.mkdir(partial)
+        if not ours and ".partial-" in entry and is_ours(path):
+          ours.append(path)
+        else:
+          shutil.rmtree(path, ignore_errors=True)
+    if ours:
+      os.rename(ours[0], partial)  # of two processes one gets it
+    else:
+      shutil.rmtree(partial, ignore_errors=True)  # a process that was killed may have had our number
+      os.mkdir(partial)
   return partial
 
 

@@ -6,6 +6,7 @@ first column alone. All shards of a split but the last have the same size, so an
 A directory appears complete or not at all.
 """
 
+import itertools
 import json
 import os
 import resource
@@ -14,12 +15,13 @@ import threading
 import time
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32, Int64, Integer
 from tqdm import tqdm
 
-from electra_jax.data import documents, preparation, shard_files
+from electra_jax.data import documents, journal, preparation, shard_files
 from electra_jax.data import manifest as manifest_lib
 from electra_jax.data.examples import NO_NSP
 from electra_jax.data.manifest import REBUILD, SPLITS, exist, read_manifest
@@ -39,7 +41,9 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   """Reads `config_data.path`, tokenizes, packs and writes both splits; returns the manifest.
 
   The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written beside the
-  directory and moved into place at the end; shards that were there before are replaced only then.
+  directory and moved into place at the end; shards that were there before are replaced only then. After a kill, an
+  interrupt or an error the same call goes on behind the last finished shard (`journal`); only where the disk refused
+  is everything unfinished given back at once.
 
   Args:
     config_data: the config.data branch.
@@ -52,47 +56,88 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   """
   directory = os.path.abspath(directory)
   shard_files.check_replaceable(directory)
-  started = time.monotonic()
-  skipped = Counter()
-  corpus = documents.read_corpus(config_data, skipped)
-  chunks = preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
-                                   for_nsp=config_data.format in NSP_FORMATS)
-  job = preparation.make_job(config_data, tokenizer, seed)
-  partial = shard_files.make_partial_directory(directory)
+  job = journal.describe(config_data, tokenizer, seed)
+  partial = shard_files.make_partial_directory(directory, is_ours=lambda found: journal.is_of(found, job))
+  is_kept = False
   try:
-    dtype = manifest_lib.row_dtype(tokenizer.vocab_size, config_data.sequence_length)
-    writers = {split: shard_files.SplitWriter(os.path.join(partial, split), config_data.shard_examples, dtype)
-               for split in SPLITS}
-    counts = {split: Counter() for split in SPLITS}
-    lengths = {split: np.zeros(config_data.sequence_length + 1, np.int64) for split in SPLITS}
-    with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
-              disable=not progress, mininterval=0.5) as bar:
-      for packed in preparation.pack_corpus(chunks, job, config_data.num_workers):
-        writers[packed.split].add(packed.rows)
-        counts[packed.split].update(packed.counts)
-        lengths[packed.split] += packed.lengths
-        _advance(bar, packed.counts["text_bytes"], counts, started)
-    splits = {split: writer.finish() for split, writer in writers.items()}
-    if not counts["train"]["examples"]:
-      raise UserError("The corpus is too small for a single training example",
-                      got=f"{config_data.path}: {counts['train']['documents']} documents without a token",
-                      allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
-    manifest = manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
-                                 time.monotonic() - started)
+    manifest = _write_splits(config_data, tokenizer, partial, seed, job, progress)
     path = os.path.join(partial, MANIFEST)
     with shard_files.disk_errors(path), open(path, "w", encoding="utf-8") as file:
       json.dump(manifest, file, indent=2)
+    journal.remove(partial)
     shard_files.move_into_place(partial, directory)
+  except shard_files.DiskError:
+    raise
+  except BaseException:
+    is_kept = journal.has_finished_shard(partial)  # the same command goes on from there
+    raise
   finally:
-    shutil.rmtree(partial, ignore_errors=True)
+    if not is_kept:
+      shutil.rmtree(partial, ignore_errors=True)
   return manifest
 
 
-def _advance(bar: tqdm, text_bytes: int, counts: dict[str, Counter], started: float) -> None:
-  total = counts["train"] + counts["heldout"]
-  speed = total["tokens"] / max(time.monotonic() - started, 1e-9)
-  bar.set_postfix_str(f"{total['documents']:,} documents, {speed:,.0f} tokens/s", refresh=False)
-  bar.update(text_bytes)
+def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, show_progress: bool) -> dict:
+  """Writes the shards of both splits, or the rest of them, and returns the manifest."""
+  started = time.monotonic()
+  packing_job = preparation.make_job(config_data, tokenizer, seed)
+  writers, progress, chunks, skipped = _go_on(config_data, tokenizer, partial, job)
+  with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
+            disable=not show_progress, mininterval=0.5, initial=_total(progress, "text_bytes")) as bar:
+    tokens_before = _total(progress, "tokens")
+    for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
+      progress.add(packed)
+      num_shards = len(writers[packed.split].files)
+      writers[packed.split].add(packed.rows)
+      if len(writers[packed.split].files) > num_shards:
+        journal.save(partial, progress, writers, progress.seconds + time.monotonic() - started)
+      speed = (_total(progress, "tokens") - tokens_before) / max(time.monotonic() - started, 1e-9)
+      bar.set_postfix_str(f"{_total(progress, 'documents'):,} documents, {speed:,.0f} tokens/s", refresh=False)
+      bar.update(packed.counts["text_bytes"])
+  counts = progress.counts
+  if not counts["train"]["examples"]:
+    raise UserError("The corpus is too small for a single training example",
+                    got=f"{config_data.path}: {counts['train']['documents']} documents without a token",
+                    allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
+  lengths = {split: progress.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
+  splits = {split: writer.finish() for split, writer in writers.items()}
+  return manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
+                           progress.seconds + time.monotonic() - started)
+
+
+def _total(progress: journal.Progress, name: str) -> int:
+  return sum(progress.counts[split][name] for split in SPLITS)
+
+
+def _go_on(config_data, tokenizer, partial: str, job: dict):
+  """(writers, progress, the chunks that are still to be packed, counts of skipped records), from the journal if any."""
+  dtype = manifest_lib.row_dtype(tokenizer.vocab_size, config_data.sequence_length)
+  writers = {split: shard_files.SplitWriter(os.path.join(partial, split), config_data.shard_examples, dtype)
+             for split in SPLITS}
+  if progress := journal.restore(partial, writers):
+    chunks, skipped = _read_chunks(config_data)
+    checksum = 0
+    for chunk in itertools.islice(chunks, progress.num_chunks):
+      checksum = journal.join_checksums(checksum, preparation.text_checksum(chunk))
+    if checksum == progress.checksum:
+      number = sum(len(writer.files) for writer in writers.values())
+      print(f"Going on behind {number} finished shards of a preparation that was ended early.", flush=True)
+      return writers, progress, chunks, skipped
+    print("The corpus has changed since a preparation that was ended early: starting anew.", flush=True)
+  with shard_files.disk_errors(partial):
+    shutil.rmtree(partial)
+    os.mkdir(partial)
+  journal.begin(partial, job)
+  writers = {split: shard_files.SplitWriter(writer.folder, config_data.shard_examples, dtype)
+             for split, writer in writers.items()}
+  return writers, journal.Progress(), *_read_chunks(config_data)
+
+
+def _read_chunks(config_data) -> tuple[Iterator[preparation.Chunk], Counter]:
+  skipped = Counter()
+  corpus = documents.read_corpus(config_data, skipped)
+  return preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
+                                 for_nsp=config_data.format in NSP_FORMATS), skipped
 
 
 # ---- reading ----
@@ -172,8 +217,8 @@ class ShardedExamples:
       return np.full(len(example_ids), NO_NSP, np.int32)
     return self._read_rows(example_ids, slice(2, 3))[:, 0].astype(np.int32)
 
-  def lengths(self) -> Int32[np.ndarray, "examples"]:
-    """num_tokens of every example, in order of ids.
+  def lengths(self) -> Integer[np.ndarray, "examples"]:
+    """num_tokens of every example, in order of ids; a view of the file, not a copy.
 
     Raises:
       UserError: the file is damaged.
@@ -181,7 +226,7 @@ class ShardedExamples:
     if self._lengths:
       _check_size(self._lengths)
       _check_crc(self._lengths)
-      return np.load(self._lengths["path"]).astype(np.int32)
+      return np.asarray(np.load(self._lengths["path"], mmap_mode="r" if self._length else None))
     columns = [self._shard(number)[:, 0] for number in range(len(self._shards))]  # shards from before that file
     return np.concatenate(columns).astype(np.int32) if columns else np.zeros(0, np.int32)
 

@@ -66,19 +66,22 @@ def plot_lengths(manifest: dict, path: str) -> None:
 
 
 def statistics_table(manifest: dict) -> str:
-  """The manifest's statistics as a table.
+  """The manifest's statistics as a table. Tokens + borrowed tokens = packed tokens + dropped tokens.
 
-  >>> numbers = dict(documents=2, paragraphs=3, text_bytes=90, tokens=20, unknown_tokens=1, dropped_tokens=0,
-  ...                examples=1, padding_share=0.25, random_pairs=0, borrowed_tokens=0)
+  >>> numbers = dict(documents=2, documents_without_token=0, paragraphs=3, sentences=4, text_bytes=90, tokens=20,
+  ...                packed_tokens=20, dropped_tokens=0, unknown_tokens=1, examples=1, padding_share=0.25,
+  ...                random_pairs=0, borrowed_tokens=0)
   >>> print(statistics_table({"statistics": {"seconds": 2.0, "train": numbers, "heldout": numbers,
   ...                                        "skipped_records": {"A record is no object": 3}}}))
                          train      heldout
   documents                  2            2
   paragraphs                 3            3
+  sentences                  4            4
   text bytes                90           90
   tokens                    20           20
-  unknown tokens        5.000%       5.000%
+  packed tokens             20           20
   dropped tokens             0            0
+  unknown tokens        5.000%       5.000%
   examples                   1            1
   padding               25.00%       25.00%
   skipped records: 3 (A record is no object)
@@ -91,11 +94,15 @@ def statistics_table(manifest: dict) -> str:
     return [(name.replace("_", " "), [f"{split[name]:,}" for split in splits]) for name in names]
 
   unknown = [f"{split['unknown_tokens'] / max(1, split['tokens']):.3%}" for split in splits]
-  rows = [("", shards.SPLITS), *counts("documents", "paragraphs", "text_bytes", "tokens"), ("unknown tokens", unknown),
-          *counts("dropped_tokens", "examples"), ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
+  rows = [("", shards.SPLITS),
+          *counts("documents", "paragraphs", "sentences", "text_bytes", "tokens", "packed_tokens", "dropped_tokens"),
+          ("unknown tokens", unknown), *counts("examples"),
+          ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
   if any(split["random_pairs"] for split in splits):  # NSP: copies, which count beside the tokens above
     rows += counts("random_pairs", "borrowed_tokens")
   lines = [f"{name:15}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
+  empty = sum(split["documents_without_token"] for split in splits)
+  lines += [f"documents without a token: {empty:,}"] if empty else []
   lines += [f"skipped records: {count:,} ({why})" for why, count in sorted(statistics["skipped_records"].items())]
   seconds = statistics["seconds"]
   speed = sum(split["tokens"] for split in splits) / max(seconds, 1e-9)

@@ -1,6 +1,7 @@
 """Shards: what is written can be read back; damage, misuse and a full disk are told and harm nothing."""
 
 import errno
+import itertools
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ TOKENIZER = FakeTokenizer()
 def make_config(path, **changes):
   config = ConfigDict(dict(
     path=str(path), text_field="text", on_bad_record="error", tfds_dir="", heldout_share=0.1, max_documents=0,
+    sentences="line", sentence_language="en", cache_dir="", cache_bytes=0,
     format="ELECTRA", sequence_length=16, single_segment_share=0.1, short_sequence_share=0.05,
     shard_examples=50, num_workers=1))
   config.update(changes)
@@ -330,3 +332,101 @@ def test_kill_harms_nothing_and_leaves_no_process(copy, made, tmp_path):
   assert ended
   shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
   assert sorted(os.listdir(tmp_path)) == ["copy", "slow.py"]
+
+
+# ---- going on after a kill ----
+
+KILLED_PREPARATION = """
+import os, sys
+from tests.data.fakes import FakeTokenizer
+from tests.data.test_shards import make_config
+from electra_jax.data import journal, preparation, shards
+
+class Slow(FakeTokenizer):
+  def encode_batch(self, texts):
+    print("chunk", flush=True)
+    sys.stdin.readline()
+    return super().encode_batch(texts)
+
+if __name__ == "__main__":
+  preparation.CHUNK_CHARACTERS = 2000
+  shards.prepare(make_config(sys.argv[1]), Slow(), sys.argv[2], seed=0, progress=False)
+"""
+
+
+def kill_after(program, corpus, directory, chunks, delay):
+  """Kills a preparation -9, `delay` seconds after it began to encode the chunk of this number."""
+  process = subprocess.Popen([sys.executable, str(program), str(corpus), str(directory)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()})
+  for _ in range(chunks):
+    while process.stdout.readline() != b"chunk\n":  # another line says that it goes on
+      pass
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+  time.sleep(delay)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+
+
+def files_below(folder, times=False):
+  return {str(path.relative_to(folder)): path.stat().st_mtime_ns if times else path.read_bytes()
+          for path in folder.rglob("*.npy")}
+
+
+def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
+  corpus = make_corpus(tmp_path, 400)
+  shards.prepare(make_config(corpus), TOKENIZER, str(tmp_path / "undisturbed"), seed=0, progress=False)
+  program = tmp_path / "killed.py"
+  program.write_text(KILLED_PREPARATION)
+  rng, times = np.random.default_rng(0), {}
+  for _ in range(3):
+    kill_after(program, corpus, tmp_path / "s", chunks=rng.integers(2, 8), delay=rng.uniform(0, 0.02))
+    partial, = tmp_path.glob("s.partial-*")
+    now = files_below(partial, times=True)
+    assert now.items() >= times.items()
+    times = now
+  assert len(times) >= 3
+  manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  assert "Going on behind" in capsys.readouterr().out
+  assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
+  assert files_below(tmp_path / "s", times=True).items() >= times.items()
+  expected = shards.read_manifest(str(tmp_path / "undisturbed"))
+  del expected["statistics"]["seconds"], manifest["statistics"]["seconds"]
+  assert manifest == expected
+  assert not list(tmp_path.glob("s.partial-*")) and not (tmp_path / "s/journal").exists()
+
+
+def break_off(config, directory, monkeypatch, chunks=4):
+  """An interrupt (Ctrl-C) after so many chunks."""
+  def interrupted(*arguments):
+    yield from itertools.islice(pack_corpus(*arguments), chunks)
+    raise KeyboardInterrupt
+
+  pack_corpus = preparation.pack_corpus
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(preparation, "pack_corpus", interrupted)
+    shards.prepare(config, TOKENIZER, directory, seed=0, progress=False)
+
+
+@pytest.mark.parametrize("change", ["corpus", "config", "damage", "waiting"])
+def test_what_does_not_belong_together_is_made_anew(tmp_path, monkeypatch, capsys, change):
+  monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
+  corpus = make_corpus(tmp_path)
+  break_off(make_config(corpus), str(tmp_path / "s"), monkeypatch)
+  partial, = tmp_path.glob("s.partial-*")
+  assert {path.name for path in (partial / "journal").iterdir()} >= {"job.json", "state.json"}
+  if change == "corpus":
+    make_corpus(tmp_path, seed=1)
+  elif change == "damage":
+    with open(partial / "train/00000.npy", "ab") as file:
+      file.write(b"more")
+  elif change == "waiting":
+    waiting, = (partial / "journal").glob("waiting*")
+    waiting.write_bytes(waiting.read_bytes()[:-9])
+  config = make_config(corpus, **({"shard_examples": 40} if change == "config" else {}))
+  for name in ("s", "undisturbed"):
+    shards.prepare(config, TOKENIZER, str(tmp_path / name), seed=0, progress=False)
+  assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
+  out = capsys.readouterr().out
+  assert "Going on" not in out and ("corpus has changed" in out) == (change == "corpus")

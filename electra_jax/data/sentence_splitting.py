@@ -1,0 +1,43 @@
+"""What is a sentence of a paragraph? The paragraph itself (one sentence a line, as BERT's input has it), or by rule.
+
+The formats of RoBERTa section 4.2 are made of sentences. A corpus with a sentence on each line needs nothing; running
+text is split by the rules of Wikimedia's sentencex (abbreviations, numbers, quotes; of many languages).
+"""
+
+import functools
+from collections.abc import Callable
+
+from electra_jax.errors import UserError
+
+
+def by_line(paragraph: str) -> list[str]:
+  """The paragraph as the one sentence that it is.
+
+  >>> by_line("One. Two.")
+  ['One. Two.']
+  """
+  return [paragraph]
+
+
+def by_rules(paragraph: str, language: str) -> list[str]:
+  """The sentences of running text, stripped, none empty; nothing but blanks between them is lost."""
+  import sentencex  # optional: make_splitter has told where it is missing
+
+  return [stripped for sentence in sentencex.segment(language, paragraph) if (stripped := sentence.strip())]
+
+
+def make_splitter(sentences: str, language: str) -> Callable[[str], list[str]]:
+  """paragraph -> sentences, as data.sentences and data.sentence_language say; it can be pickled.
+
+  Raises:
+    UserError: the package of the rules is missing.
+  """
+  if sentences == "line":
+    return by_line
+  try:
+    import sentencex  # noqa: F401
+  except ImportError as error:
+    raise UserError("Splitting text into sentences needs a package that is not installed", got="data.sentences=rules",
+                    allowed="sentencex", fix="pip install sentencex, or keep --config.data.sentences=line, which takes "
+                                             "each line of the text as a sentence") from error
+  return functools.partial(by_rules, language=language)
