@@ -241,6 +241,13 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
           else value for path, value in params.items()}
   heads = tuple(dict.fromkeys(path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")))
   labels = params.get("classification_head/output/bias")
+  known = mapping.FAMILIES[family][1]
+  for head in heads:
+    lacking = [path for path in known if path.startswith(f"{head}/") and path not in params]
+    if lacking:
+      raise UserError("No class of transformers has this head", got=f"{head} without {', '.join(lacking)}",
+                      allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
+                      fix="fine-tune with the dense layer that transformers has over [CLS], or use --format=msgpack")
   config = hf_config.make(family, model, heads, tokenizer, num_labels=None if labels is None else len(labels))
   return Weights(config, mapping.to_hf(kept, family))
 

@@ -1,6 +1,9 @@
 """What does config.json say? Hugging Face's description of a model from ours, and ours from theirs."""
 
+from collections.abc import Iterable
+
 from electra_jax.errors import UserError
+from electra_jax.exchange import mapping
 
 # Keys of config.model that are called the same in config.json.
 SAME = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
@@ -13,32 +16,39 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gel
 
 # family -> our head -> transformers' class. None: an encoder without a head.
 ARCHITECTURES = {
-  "bert": {"nsp_head": "BertForPreTraining", "mlm_head": "BertForMaskedLM",
-           "classification_head": "BertForSequenceClassification", "span_head": "BertForQuestionAnswering",
-           "multiple_choice_head": "BertForMultipleChoice", None: "BertModel"},
-  "roberta": {"mlm_head": "RobertaForMaskedLM", "classification_head": "RobertaForSequenceClassification",
-              "span_head": "RobertaForQuestionAnswering", "multiple_choice_head": "RobertaForMultipleChoice",
-              None: "RobertaModel"},
-  "electra": {"rtd_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM",
-              "classification_head": "ElectraForSequenceClassification", "span_head": "ElectraForQuestionAnswering",
-              "multiple_choice_head": "ElectraForMultipleChoice", None: "ElectraModel"},
+  family: {**pretraining, "classification_head": f"{name}ForSequenceClassification",
+           "span_head": f"{name}ForQuestionAnswering", "multiple_choice_head": f"{name}ForMultipleChoice",
+           "tagging_head": f"{name}ForTokenClassification", None: f"{name}Model"}
+  for family, name, pretraining in (
+    ("bert", "Bert", {"nsp_head": "BertForPreTraining", "mlm_head": "BertForMaskedLM"}),
+    ("roberta", "Roberta", {"mlm_head": "RobertaForMaskedLM"}),
+    ("electra", "Electra", {"rtd_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM"}))
 }
+FINE_TUNING = ("classification_head", "span_head", "multiple_choice_head", "tagging_head")
 
 
-def family_of(model: dict, heads: set[str]) -> str:
+def heads_of(config: dict, tensors: Iterable[str]) -> tuple[str, ...]:
+  """Our heads that a network has. Those of fine-tuning share tensor names, so the class in config.json decides."""
+  family, named = config["model_type"], config.get("architectures") or ()
+  return tuple(head for head in mapping.heads_in(tensors, family)
+               if head not in FINE_TUNING or ARCHITECTURES[family][head] in named)
+
+
+def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
   """The family whose classes compute what a network does, by its `config.model` keys and its heads.
 
-  RoBERTa is what counts positions from behind the padding id; ELECTRA what has a projection or judges tokens.
+  RoBERTa is what counts positions from behind the padding id; ELECTRA what has a projection, judges tokens, or was
+  fine-tuned with GELU (`pooler`) in the layer over [CLS].
 
   Raises:
     UserError: no family has both.
   """
-  is_electra = model["embedding_size"] != model["hidden_size"] or "rtd_head" in heads
+  is_electra = model["embedding_size"] != model["hidden_size"] or "rtd_head" in heads or pooler == "gelu"
   if model["position_offset"]:
     if is_electra:
       raise UserError("No class of transformers computes this network",
                       got=f"model.position_offset={model['position_offset']} with "
-                      + ("a replaced-token head" if "rtd_head" in heads else "an embedding projection"),
+                      + "a replaced-token head, an embedding projection or a GELU over [CLS]",
                       allowed="RoBERTa's positions without these, or position_offset=0",
                       fix="export with --format=msgpack, or train with --config.model.position_offset=0")
     return "roberta"

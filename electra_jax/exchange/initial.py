@@ -51,7 +51,7 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
     wanted = {path.removeprefix(f"{network}/"): tuple(leaf.shape) for path, leaf in flat.items()
               if path.startswith(f"{network}/")}
     heads = {path.split("/")[0] for path in wanted if path.split("/")[0].endswith("_head")}
-    given = set(mapping.heads_in(one.tensors, one.config["model_type"]))
+    given = set(hf_config.heads_of(one.config, one.tensors))
     borrowed = {}
     if network != GENERATOR and GENERATOR in weights and places.get(GENERATOR) is None:
       borrowed = _shared_encoder(weights, places[network], heads - given)  # objective.weight_tying=all

@@ -31,19 +31,18 @@ ENCODER = {
   "layer_{n}/feed_forward/layer_norm/bias": "encoder.layer.{n}.output.LayerNorm.bias",
 }
 
-# One linear layer over every token: start and end of an answer. Named alike in every family.
-SPAN_HEAD = {"span_head/output/kernel": "qa_outputs.weight", "span_head/output/bias": "qa_outputs.bias"}
-
-
 def _on_top(head: str, **layers: str) -> dict[str, str]:
   """Rows of a head's dense layers, ours -> theirs."""
   return {f"{head}/{ours}/{kind}": f"{theirs}.{ending}" for ours, theirs in layers.items()
           for kind, ending in (("kernel", "weight"), ("bias", "bias"))}
 
 
+# One linear layer over every token, named alike in every family: start and end of an answer; a label a token.
+TOKEN_HEADS = _on_top("span_head", output="qa_outputs") | _on_top("tagging_head", output="classifier")
+
 # family -> (prefix of the encoder, names of the heads). The output matrix is the token table, so it has no row.
 # Heads of fine-tuning: `dense` is the hidden layer over [CLS] (tanh for BERT and RoBERTa, GELU for ELECTRA), `output`
-# what follows. A network has one head over BERT's pooler at most, so its names stay unique.
+# what follows. A network has one head of fine-tuning, and NSP is none, so its names stay unique.
 FAMILIES = {
   "bert": ("bert", {
     "mlm_head/dense/kernel": "cls.predictions.transform.dense.weight",
@@ -57,7 +56,7 @@ FAMILIES = {
     "nsp_head/output/bias": "cls.seq_relationship.bias",
     **_on_top("classification_head", dense="bert.pooler.dense", output="classifier"),
     **_on_top("multiple_choice_head", dense="bert.pooler.dense", output="classifier"),
-    **SPAN_HEAD,
+    **TOKEN_HEADS,
   }),
   "roberta": ("roberta", {
     "mlm_head/dense/kernel": "lm_head.dense.weight",
@@ -67,7 +66,7 @@ FAMILIES = {
     "mlm_head/output_bias": "lm_head.bias",
     **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
     **_on_top("multiple_choice_head", dense="roberta.pooler.dense", output="classifier"),
-    **SPAN_HEAD,
+    **TOKEN_HEADS,
   }),
   "electra": ("electra", {
     "mlm_head/dense/kernel": "generator_predictions.dense.weight",
@@ -81,7 +80,7 @@ FAMILIES = {
     "rtd_head/output/bias": "discriminator_predictions.dense_prediction.bias",
     **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
     **_on_top("multiple_choice_head", dense="sequence_summary.summary", output="classifier"),
-    **SPAN_HEAD,
+    **TOKEN_HEADS,
   }),
 }
 
