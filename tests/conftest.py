@@ -5,11 +5,13 @@ import pathlib
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Unoptimised programs of plain loops, in one piece, compile in a quarter of the time; tests that start processes
+# Unoptimised programs of plain loops, in one piece, compile in a quarter of the time; most tests that start processes
 # of their own run optimised ones. jaxlib 0.11 has no such loops.
 os.environ["XLA_FLAGS"] = (os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
                            " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1" +
                            " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."))
+# A process that must compile all Python code anew starts half a second later.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest

@@ -263,7 +263,8 @@ def test_two_processes_compute_what_one_computes(tmp_path, uninterrupted):
     address = f"127.0.0.1:{free.getsockname()[1]}"
   workers = [subprocess.Popen(
     command(tmp_path / "run", corpus), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    env={**environment(), "COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2", "PROCESS_ID": str(index)})
+    env={**environment(), "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
+         "COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2", "PROCESS_ID": str(index)})
     for index in range(2)]
   outputs = [worker.communicate(timeout=300)[0] for worker in workers]
   assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:] + outputs[1][-3000:]
