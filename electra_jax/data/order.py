@@ -34,9 +34,14 @@ def example_order(step: int, batch_size: int, num_examples: int,
   >>> sorted(np.concatenate(ids)[:6].tolist()), sorted(np.concatenate(ids)[6:].tolist())
   ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5])
   """
-  stream = np.arange(batch_size, dtype=np.int64) + step * batch_size
-  epochs = stream // num_examples
-  return permute(stream % num_examples, num_examples, seed, epochs), epochs
+  return stream_order(np.arange(batch_size, dtype=np.int64) + step * batch_size, num_examples, seed)
+
+
+def stream_order(numbers: Int64[np.ndarray, "rows"], num_examples: int,
+                 seed: int) -> tuple[Int64[np.ndarray, "rows"], Int64[np.ndarray, "rows"]]:
+  """(example_ids, epochs) of any numbers of the stream; those of step t begin with t * batch_size."""
+  epochs, index = np.divmod(numbers, num_examples)
+  return permute(index, num_examples, seed, epochs), epochs
 
 
 class TokenBatches:

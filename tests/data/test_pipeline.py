@@ -119,6 +119,26 @@ def test_exceptions_arrive_unchanged_and_in_order(reader):
 
 
 @pytest.mark.parametrize("reader", ["tf", "threads"])
+def test_a_fault_in_a_group_of_steps_comes_after_the_good_batches(reader):
+  batch_at, faulty = make(number=1000), 5
+  assert batch_at.group_steps == pipeline.MAX_GROUP_STEPS > faulty
+  expected = [batch_at(step) for step in range(8)]
+  read, bad_id = batch_at._examples.read, order.example_order(faulty, 8, 1000, 3)[0][0]
+
+  def read_or_fail(example_ids):
+    if bad_id in example_ids:
+      raise UserError("A shard is damaged", got="x", allowed="y", fix="z")
+    return read(example_ids)
+
+  batch_at._examples.read = read_or_fail
+  batches = pipeline.train_batches(batch_at, 0, 100, reader, prefetch_batches=4)
+  for step in range(faulty):
+    assert_equal(next(batches), expected[step])
+  with pytest.raises(UserError, match="damaged"):
+    next(batches)
+
+
+@pytest.mark.parametrize("reader", ["tf", "threads"])
 def test_consumer_may_stop_early(reader):
   made = []
   good = make()
