@@ -10,6 +10,8 @@ workdir=$(cd "$workdir" && pwd)
 cd "$root"
 
 launch/environment.sh requirements.txt
+# Two devices of a core each train 1.5 times as fast as one that spreads every operation over both cores.
+export JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-2}
 .venv/bin/python -m electra_jax.main --config=configs/tiny.py --workdir="$workdir"
 .venv/bin/python -m electra_jax.tools.plot_run "$workdir"
 .venv/bin/python -m electra_jax.tools.predict --workdir="$workdir" \
