@@ -1,7 +1,6 @@
 """How does a published model become one that answers? Its weights, sizes and vocabulary as parts of a run."""
 
 import os
-import tempfile
 from typing import NamedTuple
 
 import jax
@@ -112,11 +111,7 @@ def load_tokenizer(path: str) -> tokenizers.Tokenizer:
   folder = path if os.path.isdir(path) else os.path.dirname(path)
   parts = [os.path.join(folder, name) for name in ("dict.txt", "encoder.json", "vocab.bpe")]
   if os.path.exists(parts[0]):
-    with tempfile.TemporaryDirectory() as converted:
-      for name, content in fairseq.vocabulary(*parts).items():
-        with open(os.path.join(converted, name), "wb") as file:
-          file.write(content)
-      return tokenizers.load_tokenizer(converted)
+    return tokenizers.TOKENIZERS["byte_bpe"].tokenizer(fairseq.vocabulary(*parts), lowercase=False, source=folder)
   places = [folder, *(os.path.join(folder, name) for name in ("tokenizer", "discriminator", "encoder"))]
   names = ("tokenizer_facts.json", "vocab.txt", "vocab.json", "tokenizer.json")
   for place in places:
