@@ -113,7 +113,10 @@ def defaults() -> ConfigDict:
   c.optimizer = ConfigDict()
   c.optimizer.name = "lamb"  # lamb | adamw
   c.optimizer.learning_rate = 2e-4  # peak, after warm-up
-  c.optimizer.schedule = "linear"  # linear warm-up, then linear decay to zero
+  c.optimizer.schedule = "linear"  # after linear warm-up: linear | polynomial | cosine | constant | wsd | inverse_sqrt
+  c.optimizer.decay_power = 1.0  # polynomial: of the remaining share of the run
+  c.optimizer.decay_share = 0.1  # wsd: of the run's steps, at its end
+  c.optimizer.final_rate_share = 0.0  # of the peak, where the decay ends
   c.optimizer.warmup_steps = placeholder(int)  # derived: 10 000, or a tenth of a shorter run
   c.optimizer.beta1 = 0.9
   c.optimizer.beta2 = 0.999

@@ -35,7 +35,7 @@ CHOICES = {
   "data.masking.policy": tuple(MASKING_POLICIES),
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
-  "optimizer.schedule": ("linear",),
+  "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.compute_dtype": ("bfloat16", "float32"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
 }
@@ -115,6 +115,7 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
                ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
   for key in positive:
     if not _lookup(c, key) > 0:
+              "optimizer.decay_power",
       yield f"{key} is {_lookup(c, key)}; it must be positive"
   not_negative = ["train.num_steps", "data.max_documents", "eval.every_steps", "eval.max_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
@@ -127,7 +128,8 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
       yield f"{key} is {_lookup(c, key)}; it must not be negative"
   shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
             "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
-            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2", "objective.unchanged_share"]
+            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2",
+            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"

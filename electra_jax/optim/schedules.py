@@ -1,4 +1,4 @@
-"""How large is the learning rate at each step? Linear warm-up, then linear decay (ELECTRA Table 4, RoBERTa Table 9)."""
+"""How large is the learning rate at each step? Linear warm-up, then one of the shapes in `SCHEDULES`."""
 
 from collections.abc import Callable
 
@@ -6,23 +6,72 @@ import jax.numpy as jnp
 
 
 def linear(config_optimizer, num_steps: int) -> Callable:
-  """The triangle whose update t (from 0) uses peak * min((t + 1) / warmup, (num_steps - t) / decay).
+  """The papers' triangle (ELECTRA Table 4, RoBERTa Table 9).
 
-  Update `warmup_steps - 1` uses the peak; the last update still moves, and the rate would be 0 at `num_steps`. So
-  no update is spent at a rate of zero, neither the first nor the last. Without warm-up the first uses the peak.
+  Update t (from 0) uses peak * min((t + 1) / warmup, (num_steps - t) / decay). Update `warmup_steps - 1` uses the
+  peak; the last update still moves, and the rate would be 0 at `num_steps`. So no update is spent at a rate of zero,
+  neither the first nor the last. Without warm-up the first uses the peak.
 
   Differs from the released BERT and ELECTRA code: there the first update has rate 0 (t / warmup), and the decay
   already runs during warm-up, so that the peak is never reached (ELECTRA) or left by a jump (BERT). RoBERTa's code,
   like ours, begins at 1 / warmup and decays from the end of warm-up.
   """
+  return _warmed(config_optimizer, num_steps, lambda remaining, step: remaining)
+
+
+def polynomial(config_optimizer, num_steps: int) -> Callable:
+  """The remaining share of the decay to the power `optimizer.decay_power`; 1 is `linear`."""
+  return _warmed(config_optimizer, num_steps, lambda remaining, step: remaining ** config_optimizer.decay_power)
+
+
+def cosine(config_optimizer, num_steps: int) -> Callable:
+  """Half a period of the cosine, from the peak to zero (Loshchilov and Hutter 2017, without restarts)."""
+  return _warmed(config_optimizer, num_steps, lambda remaining, step: (1 - jnp.cos(jnp.pi * remaining)) / 2)
+
+
+def constant(config_optimizer, num_steps: int) -> Callable:
+  """The peak until the end."""
+  return _warmed(config_optimizer, num_steps, lambda remaining, step: jnp.ones_like(remaining))
+
+
+def warmup_stable_decay(config_optimizer, num_steps: int) -> Callable:
+  """The peak, then a linear decay over the last `optimizer.decay_share` of the run (WSD).
+
+  A run in its stable part can be continued for as long as one likes, and ended at any time by a short decay.
+  """
+  decay = max(1.0, config_optimizer.decay_share * num_steps)
+  return _warmed(config_optimizer, num_steps, lambda remaining, step: jnp.clip((num_steps - step) / decay, 0.0, 1.0))
+
+
+def inverse_sqrt(config_optimizer, num_steps: int) -> Callable:
+  """peak * sqrt(warmup / (t + 1)) after warm-up (Vaswani et al. 2017); does not depend on the length of the run."""
   warmup = max(1, config_optimizer.warmup_steps)
+  return _warmed(config_optimizer, num_steps,
+                 lambda remaining, step: jnp.sqrt(warmup / jnp.maximum(step + 1, warmup)))
+
+
+def _warmed(config_optimizer, num_steps: int, shape: Callable) -> Callable:
+  """step -> rate: the warm-up's rise, or what `shape(remaining, step)` makes of the peak.
+
+  `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update. The shape, in [0, 1], runs
+  from the peak down to `optimizer.final_rate_share` of it.
+  """
+  warmup, floor = max(1, config_optimizer.warmup_steps), config_optimizer.final_rate_share
   decay = max(1, num_steps - warmup + 1)
 
   def rate(step):
-    rise, fall = (step + 1) / warmup, (num_steps - step) / decay
-    return config_optimizer.learning_rate * jnp.clip(jnp.minimum(rise, fall), 0.0, 1.0)
+    remaining = jnp.clip((num_steps - step) / decay, 0.0, 1.0)
+    fall = floor + (1 - floor) * shape(remaining, step)
+    return config_optimizer.learning_rate * jnp.clip(jnp.minimum((step + 1) / warmup, fall), 0.0, 1.0)
 
   return rate
 
 
-SCHEDULES = {"linear": linear}
+SCHEDULES = {
+  "linear": linear,
+  "polynomial": polynomial,
+  "cosine": cosine,
+  "constant": constant,
+  "wsd": warmup_stable_decay,
+  "inverse_sqrt": inverse_sqrt,
+}

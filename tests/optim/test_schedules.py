@@ -1,4 +1,6 @@
-"""Is the schedule the triangle it says, at its corners and under jit?"""
+"""Is each schedule the shape it says, at its corners and under jit?"""
+
+import math
 
 import jax
 import numpy as np
@@ -8,9 +10,35 @@ from ml_collections import ConfigDict
 from electra_jax.optim import schedules
 
 
-def rates(warmup, num_steps, peak=0.5):
-  rate = schedules.linear(ConfigDict(dict(learning_rate=peak, warmup_steps=warmup)), num_steps)
+def branch(**keys):
+  return ConfigDict(dict(learning_rate=0.5, warmup_steps=2, decay_power=2.0, decay_share=0.4,
+                         final_rate_share=0.0) | keys)
+
+
+def rates(warmup, num_steps, schedule="linear", **keys):
+  rate = schedules.SCHEDULES[schedule](branch(warmup_steps=warmup, **keys), num_steps)
   return np.array([float(rate(step)) for step in range(num_steps + 2)])
+
+
+SHAPES = {  # after a warm-up of 2 of 6 updates, in units of the peak; the last two are past the end
+  "linear": [0.5, 1, 0.8, 0.6, 0.4, 0.2, 0, 0],
+  "polynomial": [0.5, 1, 0.64, 0.36, 0.16, 0.04, 0, 0],
+  "cosine": [0.5, 1, *[(1 - math.cos(math.pi * r)) / 2 for r in (0.8, 0.6, 0.4, 0.2)], 0, 0],
+  "constant": [0.5] + [1] * 7,
+  "wsd": [0.5, 1, 1, 1, 2 / 2.4, 1 / 2.4, 0, 0],
+  "inverse_sqrt": [0.5, 1, *[math.sqrt(2 / n) for n in (3, 4, 5, 6, 7, 8)]],
+}
+
+
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
+def test_shapes(name):
+  np.testing.assert_allclose(rates(2, 6, name), 0.5 * np.array(SHAPES[name]), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["linear", "polynomial", "cosine", "wsd"])
+def test_the_decay_ends_at_the_share_that_is_asked_for(name):
+  values, to_zero = rates(2, 6, name, final_rate_share=0.1), np.array(SHAPES[name])
+  np.testing.assert_allclose(values[1:], 0.5 * (0.1 + 0.9 * to_zero[1:]), atol=1e-6)
 
 
 def test_triangle():
@@ -29,7 +57,7 @@ def test_a_run_of_zero_steps_is_defined():
 
 
 def test_jit_and_large_steps():
-  rate = schedules.linear(ConfigDict(dict(learning_rate=2e-4, warmup_steps=10_000)), 1_000_000)
+  rate = schedules.linear(branch(learning_rate=2e-4, warmup_steps=10_000), 1_000_000)
   np.testing.assert_allclose(float(jax.jit(rate)(9_999)), 2e-4, rtol=1e-6)
   np.testing.assert_allclose(float(jax.jit(rate)(504_999)), 2e-4 * 495_001 / 990_001, rtol=1e-6)
   assert float(jax.jit(rate)(999_999)) > 0
