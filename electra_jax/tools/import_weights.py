@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from jaxtyping import PyTree
@@ -104,7 +105,7 @@ def initial_params(config, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTr
   batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids, "attention_mask": ids == 0,
            "masked_positions": slots, "masked_ids": slots, "masked_weights": np.zeros((1, 1), np.float32),
            "nsp_label": slots[:, 0]}
-  return lambda: objective.init(jax.random.key(config.seed), batch)
+  return lambda: objective.init(jax.random.key(config.seed), jax.tree.map(jnp.asarray, batch))
 
 
 def define_flags() -> None:
