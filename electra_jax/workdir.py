@@ -1,6 +1,7 @@
 """Whose is a workdir? A run claims it before it makes anything there, and writes config.json once its data is open."""
 
 import contextlib
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,36 @@ def claim(config, workdir: str) -> None:
     with _disk_errors(workdir):
       os.makedirs(workdir, exist_ok=True)
       tempfile.TemporaryFile(dir=workdir).close()  # says now, not after minutes of preparation, that it is read-only
+
+
+@contextlib.contextmanager
+def lock(workdir: str) -> Iterator[None]:
+  """Holds the workdir, so that a second job in it cannot mix its checkpoints with those of the first.
+
+  The lock is on the folder itself: it leaves nothing behind, and ends with the process, however that ends. File
+  systems without locks have none.
+
+  Raises:
+    UserError: another job holds it, or the workdir cannot be made.
+  """
+  if jax.process_index() != 0 or "://" in workdir:
+    yield
+    return
+  with _disk_errors(workdir):
+    os.makedirs(workdir, exist_ok=True)
+    folder = os.open(workdir, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(f"Another job is running in the workdir {workdir}", got="a second one", allowed="one at a time",
+                      fix="wait for it to end or stop it (`fuser` on the folder names it), or choose another "
+                      "--workdir") from None
+    except OSError as error:
+      logging.info("The workdir cannot be locked (%s); two jobs in it would not notice each other.", error)
+    yield
+  finally:
+    os.close(folder)
 
 
 def record_config(given, config, workdir: str) -> None:
