@@ -182,6 +182,6 @@ def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer, k
     "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
                   "sampling_temperature": 1.0, "sampling_excludes_original": False},
     "data": {"sequence_length": length, "text_field": "text",
-             "masking": {"rate": 0.15, "mask_share": 1.0, "random_share": 0.0, "unit": "token", "num_static_masks": 0,
-                         "max_predictions": -(-length * 15 // 100)}},
+             "masking": {"rate": 0.15, "mask_share": 1.0, "random_share": 0.0, "unit": "token", "never_mask": (),
+                         "num_static_masks": 0, "max_predictions": -(-length * 15 // 100)}},
   })

@@ -1,13 +1,10 @@
 """Does a published model answer as its own network does? Weights and a vocabulary in place of a run."""
 
-import gzip
 import json
-import shutil
 
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 import torch
 
 from electra_jax import inference, published
@@ -106,22 +103,3 @@ def test_checkpoint_tool_shows_and_compares_published_weights(pair, monkeypatch)
   said = tool.show([path]).splitlines()
   assert said[2].split()[:3] == ["generator/generator_lm_head.bias", "50", "float32"] and len(said) == 4
   assert tool.compare([path, path]).endswith("equal, bit for bit.")
-
-
-def test_real_sentence_vectors(shared, tmp_path):
-  """all-MiniLM-L6-v2 from its folder: the published tool chain's vectors, by mean pooling and normalisation."""
-  source = shared / "reference/weights/minilm_l6_fp16"
-  tensors = safetensors.numpy.load_file(source / "model_fp16.safetensors")
-  table = np.zeros((30522, 384), np.float16)
-  table[tensors.pop("embeddings.word_embeddings.kept_ids")] = tensors.pop("embeddings.word_embeddings.kept_rows")
-  tensors["embeddings.word_embeddings.weight"] = table
-  safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-  shutil.copy(source / "config.json", tmp_path)
-  vocabulary = (shared / "reference/vocab/bert-base-uncased-vocab.txt.gz").read_bytes()
-  (tmp_path / "vocab.txt").write_bytes(gzip.decompress(vocabulary))
-  run = inference.load(str(tmp_path))
-  sentences = json.loads((source / "golden.json").read_text())["sentences"]
-  kept = [i for i, sentence in enumerate(sentences) if sentence.strip()]  # an empty one has no vector here
-  vectors = np.stack(inference.embed(run, [sentences[i] for i in kept]))
-  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-  np.testing.assert_allclose(vectors, np.load(source / "golden.npz")["sentence_embedding"][kept], atol=1e-4)
