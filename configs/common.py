@@ -21,7 +21,7 @@ SIZES = {
 def defaults() -> ConfigDict:
   """Every key. Units: steps are optimizer updates, sizes are counts, rates and shares are in [0, 1]."""
   c = ConfigDict()
-  c.mode = "pretrain"  # what `main` does: pretrain
+  c.mode = "pretrain"  # what `main` does: pretrain | finetune
   c.seed = 0  # the only source of randomness: data order, masks, initialisation, dropout, sampling
 
   # ---- model: the encoder that is kept (ELECTRA's discriminator, BERT, RoBERTa). Names are Hugging Face's.
@@ -65,12 +65,14 @@ def defaults() -> ConfigDict:
 
   # ---- data
   c.data = ConfigDict()
-  # Text file, .jsonl[.gz|.zst], .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT], or "pydoc:"
-  # (English that Python carries); several with weights: "wiki/*2,books.txt*0.5" (documents.read_documents).
+  # Text file, .jsonl[.gz|.zst], .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT], hf:PATH[:SPLIT],
+  # or "pydoc:" (English that Python carries); several with weights: "wiki/*2,books.txt*0.5" (documents.read_documents).
   c.data.path = ""
   c.data.text_field = "text"  # the field of a record (JSONL, Parquet, TFDS) that holds the document
   c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
   c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets
+  c.data.cache_dir = ""  # where copies of gs:// and s3:// files are kept; "" = ~/.cache/electra_jax
+  c.data.cache_bytes = 20_000_000_000  # of these copies; the text of BERT and ELECTRA-Base fits; 0 = none, only streams
   # What is a sentence? line: each line or paragraph of the text, as in BERT's input | rules: running text is split
   # (needs `pip install sentencex`), in the language of the next key (ISO 639-1)
   c.data.sentences = "line"
@@ -106,6 +108,7 @@ def defaults() -> ConfigDict:
   c.data.masking.random_share = placeholder(float)  # chosen positions that become a random token; the rest stay
   c.data.masking.unit = "token"  # token | word (whole words) | span (of words; geometric lengths as in SpanBERT)
   c.data.masking.rarity_exponent = 0.0  # in training, odds of a token are count ** -exponent (ELECTRA Appendix F)
+  c.data.masking.never_mask = ()  # entries of the vocabulary that are neither masked nor drawn, besides special ones
   c.data.masking.num_static_masks = 0  # 0 = a new mask each epoch; 10 = BERT's ten fixed ones (RoBERTa 4.1)
   c.data.masking.max_predictions = placeholder(int)  # slots per example: ceil(rate * sequence_length)
 
@@ -140,6 +143,8 @@ def defaults() -> ConfigDict:
   c.eval.every_steps = 10_000  # 0 = only at the end
   c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
   c.eval.max_examples = 8192  # 0 = all
+  # Examples for ELECTRA's accuracy as a masked LM (Appendix E), 0 = none: 100 passes for each masked position
+  c.eval.electra_mlm_examples = 0
 
   # ---- checkpoints
   c.checkpoint = ConfigDict()
@@ -149,6 +154,33 @@ def defaults() -> ConfigDict:
   # Whose parameters to start from: another run's workdir, a Hugging Face folder, a released TensorFlow checkpoint or
   # fairseq's RoBERTa. Sizes and vocabulary must be those of this run.
   c.checkpoint.init_from = ""
+
+  # ---- task: fine-tuning (mode=finetune); unused in pre-training
+  c.task = ConfigDict()
+  c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, sst2, ..., own_classification, own_tagging
+  c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
+  c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
+  c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL), or tfds:glue
+  c.task.train_path = ""  # own data: .jsonl, .csv or .tsv
+  c.task.dev_path = ""  # own data; "" = a tenth of the training examples
+  c.task.test_path = ""  # own data without labels, to be predicted; "" = none
+  c.task.text_fields = "text"  # own data: the field of the text, of a pair two with a comma; of tagging the words
+  c.task.label_field = "label"  # own data: the field of the label, score or tags
+  c.task.metric = ""  # what decides between runs; "" = the task's first
+  c.task.max_length = 128  # tokens of an example, special tokens included (ELECTRA's and BERT's GLUE)
+  c.task.on_long_text = "cut"  # cut (the longer text of a pair loses its end) | error
+  c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
+  c.task.num_epochs = 3.0  # passes over the training examples
+  c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06
+  c.task.layer_decay = 1.0  # layer-wise rate decay: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa)
+  c.task.layer_decay_form = "paper"  # paper | released (the code leaves a level between head and top layer)
+  c.task.pooler = "none"  # before the classifier: none (ELECTRA) | tanh (BERT, RoBERTa) | gelu (transformers' ELECTRA)
+  c.task.evals_per_epoch = 1  # dev scores; each also saves a checkpoint
+  c.task.select = "last"  # last (ELECTRA) | best (RoBERTa: the parameters with the best dev score)
+  c.task.patience_evals = 0  # stop after so many dev scores without a better one, in every seed; 0 = never
+  c.task.num_seeds = 5  # runs with seeds seed, seed + 1, ...: RoBERTa reports the median of 5, ELECTRA of 10
+  c.task.seeds_at_once = 0  # of these in one program, each with its own parameters and moments; 0 = all
+  c.task.write_test_predictions = False  # also answer the test splits: a zip for the leaderboard
 
   # ---- devices: the product must be the device count; -1 = the rest
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

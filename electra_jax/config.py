@@ -21,7 +21,7 @@ MASKING_POLICIES = {
 }
 
 CHOICES = {
-  "mode": ("pretrain",),
+  "mode": ("pretrain", "finetune"),
   "model.hidden_act": ("gelu", "gelu_new"),
   "generator.kind": ("learned", "unigram", "uniform"),
   "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
@@ -38,13 +38,18 @@ CHOICES = {
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.compute_dtype": ("bfloat16", "float32"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
+  "task.on_long_text": ("cut", "error"),
+  "task.layer_decay_form": ("paper", "released"),
+  "task.pooler": ("none", "tanh", "gelu"),
+  "task.select": ("last", "best"),
 }
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
+             "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
-             "data.on_bad_record", "data.tfds_dir")
+             "data.on_bad_record", "data.tfds_dir", "data.cache_dir", "data.cache_bytes")
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -110,14 +115,14 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.log_every_steps", "eval.batch_size", "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
+              "optimizer.decay_power",
               "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
   positive += [f"{net}.{size}" for net in _networks(c) for size in
                ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
   for key in positive:
     if not _lookup(c, key) > 0:
-              "optimizer.decay_power",
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "data.max_documents", "eval.every_steps", "eval.max_examples",
+  not_negative = ["train.num_steps", "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples", "eval.electra_mlm_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
@@ -135,6 +140,8 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
   yield from _objective_faults(c)
+  if c.mode == "finetune":
+    yield from _task_faults(c)
 
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:
@@ -208,6 +215,29 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
              "generator.width_fraction and depth_fraction to 1")
 
 
+def _task_faults(c: ConfigDict) -> Iterator[str]:
+  """Rules of fine-tuning."""
+  t = c.task
+  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds"):
+    if not t[key] > 0:
+      yield f"task.{key} is {t[key]}; it must be positive"
+  for key in ("patience_evals", "seeds_at_once"):
+    if t[key] < 0:
+      yield f"task.{key} is {t[key]}; it must not be negative"
+  for key in ("warmup_share", "layer_decay"):
+    if not 0 <= t[key] <= 1:
+      yield f"task.{key} is {t[key]}; it must lie between 0 and 1"
+  if not t.init_from:
+    yield "task.init_from is empty; give a run's workdir or published weights (with task.from_scratch: for their sizes)"
+  missing = "train_path" if t.name.startswith("own_") else "data_dir"
+  if not t[missing]:
+    yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
+  if t.patience_evals and t.select != "best":
+    yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
+  if c.train.accumulation_steps != 1:
+    yield "train.accumulation_steps is for pre-training; in fine-tuning lower task.seeds_at_once to save memory"
+
+
 def _lookup(config: ConfigDict, key: str):
   for part in key.split("."):
     config = config[part]
@@ -235,7 +265,8 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
     UserError: a key differs that makes it another run (model, data, objective, optimizer, batch).
   """
   changes = diff(old, new)
-  forbidden = {k: v for k, v in changes.items() if not k.startswith(RESUMABLE)}
+  resumable = RESUMABLE if new.mode == "finetune" else (*RESUMABLE, "task.")  # pre-training reads nothing of it
+  forbidden = {k: v for k, v in changes.items() if not k.startswith(resumable)}
   if forbidden:
     lines = "".join(f"\n    {key}: {was!r} in the workdir, {now!r} asked for" for key, (was, now) in forbidden.items())
     raise UserError(f"The workdir {workdir} holds another run", got=lines,

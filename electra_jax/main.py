@@ -18,11 +18,14 @@ flags.DEFINE_string(
   "workdir", None, "Folder of the run: config, tokenizer, shards, checkpoints, logs. The same command in the same "
   "workdir goes on where it stopped.")
 
-USAGE = """Pre-trains a text encoder the way the ELECTRA and RoBERTa papers do.
+USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBERTa papers do.
 
   The demo, minutes on a laptop CPU:   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
   ELECTRA-Base on your own text:       python -m electra_jax.main --config=configs/base.py --workdir=runs/base \\
                                            --config.data.path=/path/to/text
+  Fine-tuning on GLUE or your data:    python -m electra_jax.main --config=configs/finetune/glue.py:rte \\
+                                           --workdir=runs/rte --config.task.init_from=runs/base \\
+                                           --config.task.data_dir=/path/to/glue
   Any recipe, shrunk to try it:        python -m electra_jax.main --config=configs/roberta_base.py:tiny --workdir=runs/t
 
 Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C or SIGTERM lets it write one first; a
@@ -40,13 +43,14 @@ def main(argv: list[str]) -> None:
       raise UserError(f"--{name} is missing", got="nothing", allowed="see `python -m electra_jax.main --help`",
                       fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
   start_jax()
-  from electra_jax import pretrain  # after the start-up: these imports touch jax's devices
+  from electra_jax import finetune, pretrain, workdir  # after the start-up: these imports touch jax's devices
 
-  modes = {"pretrain": pretrain.pretrain}
+  modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   if FLAGS.config.mode not in modes:
     raise UserError("config.mode is unknown", got=FLAGS.config.mode, allowed=", ".join(modes),
                     fix="set --config.mode=pretrain")
-  modes[FLAGS.config.mode](FLAGS.config, FLAGS.workdir)
+  with workdir.lock(FLAGS.workdir):
+    modes[FLAGS.config.mode](FLAGS.config, FLAGS.workdir)
 
 
 def start_jax() -> None:

@@ -40,6 +40,12 @@ PARAMETER_AXES = (
   (r".*/(embeddings_project|(mlm_head|rtd_head|sentence_head)/dense|nsp_head/pooler)/bias", (None,)),
   (r".*/(rtd_head|sentence_head|nsp_head|copy_head|baseline_head)/output/bias", (None,)),
   (r".*/layer_norm/(scale|bias)", (None,)),
+  # Heads of fine-tuning
+  (r".*/(classification_head|multiple_choice_head)/dense/kernel", ("hidden", None)),
+  (r".*/(classification_head|multiple_choice_head|tagging_head|span_head|answerable_head)/output/kernel",
+   ("hidden", None)),
+  (r".*/(classification_head|multiple_choice_head|tagging_head|span_head|answerable_head)/(dense|output)/bias",
+   (None,)),
 )
 
 

@@ -10,14 +10,16 @@ from tests.conftest import ROOT
 # Module or folder -> layer. A module imports from lower layers or from its own folder only.
 LAYERS = {
   "main": 4, "tools": 4,
-  "pretrain": 3, "inference": 3, "published": 3, "fine_tuned": 3,
-  "objectives": 2, "exchange": 2,
+  "pretrain": 3, "finetune": 3, "predictions": 3, "pretrained": 3, "inference": 3, "published": 3, "fine_tuned": 3,
+  "objectives": 2, "exchange": 2, "tasks": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "progress": 0, "flops": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
+            ("finetune", "predictions"), ("finetune", "pretrained"), ("predictions", "pretrained"),
+            ("pretrained", "published"),
             ("config", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("progress", "flops")}
 FORBIDDEN = {  # folder -> packages it must never import
@@ -29,7 +31,9 @@ FORBIDDEN = {  # folder -> packages it must never import
 ONLY_IN = {  # package -> files that may import it
   "tensorflow": {"data/pipeline.py",  # tf.data
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
-  "tensorflow_datasets": {"data/documents.py"}, "pyarrow": {"data/records.py"}, "etils": {"data/files.py"},
+  "tensorflow_datasets": {"data/documents.py", "tasks/records.py"}, "pyarrow": {"data/records.py"},
+  "etils": {"data/files.py"},
+  "datasets": {"data/hf_datasets.py"}, "sentencex": {"data/sentence_splitting.py"},
   "torch": {"exchange/fairseq.py", "exchange/hf.py"},  # pickled tensors, weights only; optional
   "safetensors": {"exchange/hf.py"},
 }

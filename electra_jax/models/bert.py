@@ -16,6 +16,12 @@ HEADS = {
   "nsp_head": heads.NextSentenceHead,
   "copy_head": heads.LinearHead,  # all-tokens MLM's gate
   "baseline_head": heads.LinearHead,  # the adversarial objective's
+  # Of fine-tuning, see electra_jax/tasks:
+  "classification_head": heads.ClassificationHead,
+  "multiple_choice_head": heads.MultipleChoiceHead,
+  "tagging_head": heads.TokenHead,
+  "span_head": heads.SpanHead,
+  "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
 }
 
 
@@ -78,6 +84,12 @@ class Bert(nn.Module):
     table = self.token_table()
     hidden = self.encode(batch, ids, train, table)
     return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table), self.nsp_head(hidden)
+
+  def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
+    """What each fine-tuning head says about the batch, float32, by the head's name."""
+    hidden = self.encode(batch, batch["input_ids"], train)
+    return {name: getattr(self, name)(hidden[:, :1])[:, 0] if name == "answerable_head" else
+            getattr(self, name)(hidden, train) for name in self.head_names}
 
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"]) -> None:
     """Runs every layer and head once, for initialisation."""

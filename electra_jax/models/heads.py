@@ -1,11 +1,11 @@
-"""What sits on top of an encoder in pre-training? Heads of masked LM, replaced tokens, next sentence, one unit."""
+"""What sits on top of an encoder? Heads of pre-training (masked LM, replaced tokens, ...) and of fine-tuning."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.models.transformer import MASK_BIAS, Dropout, TransformerConfig
 
 
 def select_positions(x: Float[Array, "batch length hidden"],
@@ -63,3 +63,48 @@ class LinearHead(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, "batch positions hidden"]) -> Float[Array, "batch positions"]:
     return self.config.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, positions]
+
+
+class ClassificationHead(nn.Module):
+  """[CLS], for BERT and RoBERTa a dense layer (`config.pooler`), dropout, then `config.num_labels` outputs.
+
+  ELECTRA's linear classifier has no dense layer (section 3.1: "simple linear classifiers on top of ELECTRA").
+  """
+
+  config: TransformerConfig
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch length hidden"], train: bool = False) -> Float[Array, "batch labels"]:
+    c = self.config
+    x = x[:, 0]  # [batch, hidden]
+    if c.pooler != "none":
+      x = POOLER_ACTIVATIONS[c.pooler](c.dense(c.hidden_size, name="dense")(x))
+    x = Dropout(c.hidden_dropout_prob, name="dropout")(x, train)
+    return c.dense(c.num_labels, name="output")(x).astype(jnp.float32)
+
+
+POOLER_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: nn.gelu(x, approximate=False)}
+
+
+class MultipleChoiceHead(ClassificationHead):
+  """One score for the sequence of one choice; the loss compares the choices of a question (RoBERTa section 5.3)."""
+
+
+class TokenHead(nn.Module):
+  """Dropout, then `num_outputs` outputs a token; 0 stands for `config.num_labels`."""
+
+  config: TransformerConfig
+  num_outputs: int = 0
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "batch length hidden"],
+               train: bool = False) -> Float[Array, "batch length outputs"]:
+    c = self.config
+    x = Dropout(c.hidden_dropout_prob, name="dropout")(x, train)
+    return c.dense(self.num_outputs or c.num_labels, name="output")(x).astype(jnp.float32)
+
+
+class SpanHead(TokenHead):
+  """Two logits a token: does an answer start here, does it end here?"""
+
+  num_outputs: int = 2

@@ -41,6 +41,8 @@ class TransformerConfig:
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
   remat: bool = False
+  num_labels: int = 0  # outputs of a fine-tuning head
+  pooler: str = "none"  # layer between [CLS] and a fine-tuning head's outputs: none | tanh | gelu
 
   @property
   def head_dim(self) -> int:

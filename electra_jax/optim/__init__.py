@@ -1,6 +1,7 @@
 """How do gradients become a parameter update? One chain for every optimizer (ELECTRA Table 4, RoBERTa Table 9).
 
-Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> schedule -> minus.
+Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> layer-wise
+rates (fine-tuning) -> schedule -> minus.
 """
 
 import re
@@ -23,7 +24,8 @@ DECAYED = {
 }
 
 
-def make(config_optimizer, num_steps: int) -> tuple[optax.GradientTransformation, Callable]:
+def make(config_optimizer, num_steps: int,
+         scale: optax.GradientTransformation | None = None) -> tuple[optax.GradientTransformation, Callable]:
   """The optimizer of a run and its schedule, step -> learning rate, for the logs.
 
   Moments, norms and ratios keep the parameters' shardings: every reduction is a jnp one, so XLA makes it global.
@@ -31,11 +33,13 @@ def make(config_optimizer, num_steps: int) -> tuple[optax.GradientTransformation
   Args:
     config_optimizer: the resolved `optimizer` branch of the config.
     num_steps: optimizer updates of the whole run; the schedule ends there.
+    scale: what comes between the rule and the schedule: layer-wise rates in fine-tuning.
   """
   schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
   clip = optax.clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
   rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
-  return optax.chain(clip, rule, optax.scale_by_learning_rate(schedule)), schedule
+  scaled = (rule,) if scale is None else (rule, scale)
+  return optax.chain(clip, *scaled, optax.scale_by_learning_rate(schedule)), schedule
 
 
 def decay_mask(params: PyTree) -> PyTree:

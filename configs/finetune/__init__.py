@@ -1,0 +1,1 @@
+"""Recipes of fine-tuning: a row of hyper-parameters for each task."""

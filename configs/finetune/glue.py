@@ -1,0 +1,49 @@
+"""GLUE as the papers fine-tune: --config=configs/finetune/glue.py:cola, :cola,large or :cola,roberta
+
+ELECTRA Table 5 (its Base and Small, or `large`) and RoBERTa Table 10 (`roberta`; of its grid of rates and batch sizes
+the middle rate and 16, see electra_jax.tools.glue_sweep for the whole grid).
+"""
+
+from configs import common
+
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+LONG = ("rte", "stsb")  # ELECTRA Table 5: 10 epochs; RoBERTa trains 10 on every task
+
+
+def electra(c, task: str) -> None:
+  """ELECTRA Table 5, Base and Small; median of 10 runs (section 3.1)."""
+  c.optimizer.update(name="adamw", learning_rate=1e-4, epsilon=1e-6, weight_decay_rate=0.0)
+  c.train.batch_size = 32
+  c.task.update(layer_decay=0.8, warmup_share=0.1, num_epochs=10.0 if task in LONG else 3.0, num_seeds=10)
+
+
+def electra_large(c, task: str) -> None:
+  """ELECTRA Table 5, Large."""
+  electra(c, task)
+  c.optimizer.learning_rate = 5e-5
+  c.task.layer_decay = 0.9
+
+
+def roberta(c, task: str) -> None:
+  """RoBERTa Table 10 and section 5.1: early stopping on the dev metric, median of 5 runs; beta2 of Table 9."""
+  del task
+  c.optimizer.update(name="adamw", learning_rate=2e-5, epsilon=1e-6, beta2=0.98, weight_decay_rate=0.1, clip_norm=0.0)
+  c.train.batch_size = 16
+  c.task.update(warmup_share=0.06, num_epochs=10.0, select="best", pooler="tanh", num_seeds=5)
+
+
+PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
+
+
+def get_config(argument: str | None = None):
+  task, _, paper = (argument or "cola").partition(",")
+  if task not in TASKS or paper not in PAPERS:
+    raise ValueError(f"Unknown task or paper {argument!r}. Allowed: {', '.join(TASKS)}, each also with ,large or "
+                     ",roberta. Write --config=configs/finetune/glue.py:mrpc,roberta.")
+  c = common.defaults()
+  c.mode = "finetune"
+  c.task.name = task
+  c.checkpoint.keep_last = 1
+  c.eval.batch_size = 64
+  PAPERS[paper](c, task)
+  return c

@@ -1,0 +1,237 @@
+"""The fine-tuning page: from a pre-trained encoder to a table of dev scores. Read it from `finetune` downwards.
+
+Several seeds train at once in one program (`jax.vmap` over seeds): small tasks leave an accelerator idle. Everything
+that a seed owns (parameters, moments, dropout, order of the data) has a leading axis `seeds`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
+
+from electra_jax import checkpoints, distributed, metrics, optim, predictions, pretrained, progress, sharding, tasks
+from electra_jax import config as config_lib
+from electra_jax import workdir as workdir_lib
+from electra_jax.errors import Interrupted
+from electra_jax.models.bert import Bert, make_transformer_config
+from electra_jax.optim import layerwise
+from electra_jax.predictions import Run, Split
+from electra_jax.tasks import batches, losses, results
+
+
+def finetune(given, workdir: str) -> dict[str, dict[str, float]]:
+  """Trains `task.num_seeds` runs, or those that the workdir lacks. Returns {metric: summary over the seeds}.
+
+  Args:
+    given: the recipe with its overrides (not yet resolved).
+    workdir: config.json, seeds/, the best run's checkpoint, results.md and curves.png live here.
+
+  Raises:
+    UserError: a mistake in the configuration, the data or the workdir.
+    Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
+  """
+  config_lib.resolve(given)  # faults that need no file come first
+  start = pretrained.load(given.task.init_from)
+  task = tasks.make(given.task)
+  data = read_data(task, start.tokenizer, given.task.max_length)
+  config = config_lib.resolve(complete(given, start, len(data["train"].features)))
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
+  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
+  results.claim(config, workdir)
+  workdir_lib.record_config(given, config, workdir)
+  results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
+  run = make_run(config, task, start, mesh)
+  say = functools.partial(print, flush=True) if jax.process_index() == 0 else lambda line: None
+  say(describe(config, task, data))
+  for seeds in groups(config, results.finished_seeds(workdir)):
+    train_group(run, data, seeds, workdir)
+  return results.conclude(config, task, workdir, say)
+
+
+class SeedsState(NamedTuple):
+  """`TrainState` of several seeds (leading axis), with the parameters of each seed's best dev score so far."""
+
+  step: Array
+  params: PyTree
+  opt_state: PyTree
+  best_params: PyTree
+  best_score: Array  # [seeds], -inf before the first
+
+
+def read_data(task: tasks.Task, tokenizer, max_length: int) -> dict[str, Split]:
+  """Every split that is trained or scored on, as features."""
+  found = {}
+  for split in task.splits:
+    examples = task.read(split)
+    examples = task.augment(examples) if split == "train" else examples
+    found[split] = predictions.to_split(task, examples, tokenizer, max_length)
+  return found
+
+
+def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int) -> ConfigDict:
+  """The recipe with the sizes and the vocabulary of the encoder, and with the length of the training.
+
+  Dropout rates stay the recipe's: a run without dropout in pre-training is fine-tuned with it.
+  """
+  c = ConfigDict(given.to_dict())
+  kept = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+  c.model.update({key: value for key, value in start.model.items() if key not in kept})
+  c.data.sequence_length = c.task.max_length
+  c.data.tokenizer.update(kind=start.tokenizer.kind, lowercase=start.tokenizer.lowercase,
+                          vocab_size=start.tokenizer.vocab_size)
+  c.objective.name = "mlm"  # no generator
+  c.train.num_steps = max(1, round(c.task.num_epochs * batches.steps_per_epoch(num_features, c.train.batch_size)))
+  c.optimizer.warmup_steps = round(c.task.warmup_share * c.train.num_steps)
+  return c
+
+
+def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
+  """The network with the task's heads, and the optimizer with layer-wise rates."""
+  transformer = make_transformer_config(config.model, num_tokens=start.tokenizer.vocab_size,
+                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+  transformer = dataclasses.replace(transformer, num_labels=task.num_labels, pooler=config.task.pooler)
+  scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
+                                   config.task.layer_decay_form)
+  tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)
+  return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, mesh)
+
+
+def groups(config, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
+  """Seeds that train together, without those that are finished."""
+  seeds = [config.seed + i for i in range(config.task.num_seeds)]
+  size = config.task.seeds_at_once or len(seeds)
+  for first in range(0, len(seeds), size):
+    group = tuple(seed for seed in seeds[first:first + size] if seed not in finished)
+    if group:
+      yield group
+
+
+def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdir: str) -> None:
+  """Trains some seeds together and records each one's dev scores, predictions and curve."""
+  config, task = run.config, run.task
+  folder = results.group_folder(workdir, seeds)
+  saved = checkpoints.Checkpoints(folder, config.checkpoint)
+  train, num_steps = data["train"].features, config.train.num_steps
+  state = init_seeds(run, seeds)
+  state = saved.restore_newest(abstract(state, run.mesh)) or state
+  first_step = int(state.step)
+  writer = metrics.MetricWriter(folder, config.log, restored_step=first_step, enabled=jax.process_index() == 0)
+  bar = progress.Progress(num_steps, first_step, enabled=jax.process_index() == 0)
+  keys = jnp.stack([jax.random.key(seed, impl=pretrained.prng_impl(config.train.prng_impl)) for seed in seeds])
+  train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0)
+  outputs_of = jax.jit(functools.partial(predictions.task_outputs, run=run),
+                       out_shardings=NamedSharding(run.mesh, PartitionSpec()))
+  curve = results.read_curve(folder, first_step)
+  eval_steps = batches.evaluation_steps(config, len(train))
+  last_step = first_step if results.is_stale(curve, task.metric, config.task.patience_evals) else num_steps
+  window = []
+  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), jax.set_mesh(run.mesh),
+        distributed.StopRequest() as stop):
+    for step in range(first_step + 1, last_step + 1):
+      batch = train_batch(run, train, seeds, step - 1)
+      state, loss = train_step(state, batch, keys)
+      window.append(loss)
+      bar.advance(step)
+      if step % config.train.log_every_steps == 0 or step == num_steps:
+        mean = np.mean(jax.device_get(window), axis=0)  # [seeds]
+        window = []
+        writer.write(step, "train", {f"loss/seed_{seed}": value for seed, value in zip(seeds, mean)})
+        bar.show(step, {"loss": float(np.nanmedian(mean)) if np.isfinite(mean).any() else math.nan})
+      if step in eval_steps:
+        scores, _ = predictions.evaluate(run, data, outputs_of, state.params)
+        curve.append({"step": step, "scores": scores})
+        results.write_curve(folder, curve)
+        state = keep_best(state, [row[task.metric] for row in scores])
+        bar.message(results.describe_scores(task, step, num_steps, scores))
+        saved.save(state, step)
+        if results.is_stale(curve, task.metric, config.task.patience_evals):
+          bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step}.")
+          break
+      if stop.reached(step) and step < num_steps:
+        saved.save(state, step)
+        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
+    params = state.best_params if config.task.select == "best" else state.params
+    scores, dev = predictions.evaluate(run, data, outputs_of, params)
+    tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
+    results.keep_best_run(config, task, workdir, seeds, scores, lambda row: jax.tree.map(lambda x: x[row], params))
+    results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)
+  results.drop_group_checkpoints(folder)
+
+
+def init_seeds(run: Run, seeds: Sequence[int]) -> SeedsState:
+  """New parameters and moments of each seed, on all devices."""
+  start = None if run.config.task.from_scratch else run.start
+  names = run.model.head_names
+  each = [pretrained.init_params(jax.random.key(seed), run.model.config, names, start) for seed in seeds]
+  replicated = NamedSharding(run.mesh, PartitionSpec())
+  stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *each)
+  params = jax.device_put(stacked, replicated)
+  opt_state = jax.jit(jax.vmap(run.tx.init), out_shardings=replicated)(params)
+  best = jax.device_put(np.full(len(seeds), -np.inf, np.float32), replicated)
+  return SeedsState(jax.device_put(np.int32(0), replicated), params, opt_state,
+                    jax.device_put(stacked, replicated), best)
+
+
+def abstract(state: SeedsState, mesh) -> SeedsState:
+  """Shapes and places of the state, for a restore."""
+  place = NamedSharding(mesh, PartitionSpec())
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
+
+
+def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Array]:
+  """One update of every seed: (state, batch [seeds, rows, ...], keys [seeds]) -> (state, loss [seeds])."""
+
+  def update_one(params, opt_state, rows, key):
+    def loss_of(params):
+      outputs = predictions.apply(run, params, rows, train=True, rngs={"dropout": jax.random.fold_in(key, state.step)})
+      weight = rows["row_weight"]
+      return jnp.sum(losses.LOSSES[run.task.head](outputs, rows) * weight) / jnp.sum(weight)
+
+    loss, gradients = jax.value_and_grad(loss_of)(params)
+    updates, opt_state = run.tx.update(gradients, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, loss
+
+  params, opt_state, loss = jax.vmap(update_one)(state.params, state.opt_state, batch, keys)
+  return state._replace(step=state.step + 1, params=params, opt_state=opt_state), loss
+
+
+def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> dict[str, Array]:
+  """The batch of an update (from 0): each seed has its own order in each epoch; a pure function of (seed, step)."""
+  size = run.config.train.batch_size
+  epoch, number = divmod(step, batches.steps_per_epoch(len(rows), size))
+  chosen = [batches.epoch_order(seed, epoch, len(rows))[number * size:(number + 1) * size] for seed in seeds]
+  length = batches.bucket(max(batches.num_tokens(rows[i]) for one in chosen for i in one), run.config.task.max_length)
+  stacked = [batches.collate([rows[i] for i in one], size, length, run.start.tokenizer.pad_id, run.task.head)
+             for one in chosen]
+  batch = {name: np.stack([one[name] for one in stacked]) for name in stacked[0]}
+  return predictions.put(batch, run.mesh, row_axis=1)
+
+
+def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
+  """Keeps the parameters of seeds that have improved; a score that is no number never does."""
+  scores = jnp.asarray(scores, jnp.float32)
+  better = scores > state.best_score
+  chosen = jax.tree.map(lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+                        state.params, state.best_params)
+  return state._replace(best_params=chosen, best_score=jnp.where(better, scores, state.best_score))
+
+
+def describe(config, task: tasks.Task, data: dict[str, Split]) -> str:
+  """One line before the start."""
+  sizes = ", ".join(f"{len(data[split].examples):,} {split}" for split in task.splits)
+  cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)
+  note = f"; {cut:,} texts were cut to {config.task.max_length} tokens" if cut else ""
+  return (f"{task.name}: {sizes} examples, {config.train.num_steps} updates of {config.train.batch_size}, seeds "
+          f"{config.seed} to {config.seed + config.task.num_seeds - 1}, {'random ' * config.task.from_scratch}"
+          f"start from {config.task.init_from}{note}")

@@ -1,0 +1,53 @@
+"""How much slower do lower layers learn in fine-tuning? Layer-wise rate decay (ELECTRA Table 5, Appendix B)."""
+
+import re
+
+import jax
+import optax
+from jaxtyping import PyTree
+
+from electra_jax import sharding
+
+# form -> levels between a head and the layer below it.
+FORMS = {
+  "paper": 1,  # head 1, top layer decay, ..., bottom layer decay ** n, embeddings decay ** (n + 1)
+  "released": 2,  # head 1, top layer decay ** 2, ..., embeddings decay ** (n + 2)
+}
+
+
+def factor(path: str, num_layers: int, decay: float, form: str) -> float:
+  """What a parameter's learning rate is multiplied by.
+
+  Differs between the two forms: the paper names a decay from layer to layer; the released code leaves one level
+  unused between its head and the top layer, so that everything but the head learns at `decay` times the paper's rate.
+
+  Raises:
+    ValueError: the path is of no head, layer or embedding.
+
+  >>> [factor(f"encoder/{p}/kernel", 2, 0.5, "paper") for p in ("x_head/output", "layer_01/a", "layer_00/a")]
+  [1.0, 0.5, 0.25]
+  >>> [factor(f"encoder/{p}/kernel", 2, 0.5, "released") for p in ("x_head/output", "layer_01/a", "layer_00/a")]
+  [1.0, 0.25, 0.125]
+  """
+  if re.search(r"(^|/)\w+_head/", path):
+    return 1.0
+  layer = re.search(r"(^|/)layer_(\d+)/", path)
+  if layer:
+    below_top = num_layers - 1 - int(layer.group(2))
+  elif re.search(r"(^|/)embeddings(_project)?/", path):
+    below_top = num_layers
+  else:
+    raise ValueError(f"The parameter {path} is of no head, layer or embedding; add it to optim/layerwise.py.")
+  return decay ** (below_top + FORMS[form])
+
+
+def factors(params: PyTree, num_layers: int, decay: float, form: str) -> PyTree:
+  """`factor` of every parameter."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, _: factor(sharding.path_name(path), num_layers, decay, form), params)
+
+
+def scale_by_layer(num_layers: int, decay: float, form: str) -> optax.GradientTransformation:
+  """Multiplies each update by its parameter's factor; it has no state."""
+  return optax.stateless(lambda updates, _: jax.tree.map(
+    lambda update, times: update * times, updates, factors(updates, num_layers, decay, form)))

@@ -1,0 +1,101 @@
+"""What does fine-tuning start from? The kept encoder of a run, of a fine-tuned run, or of published weights."""
+
+import os
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from electra_jax import checkpoints, published, sharding
+from electra_jax import config as config_lib
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import formats
+from electra_jax.models.bert import Bert
+from electra_jax.models.transformer import TransformerConfig
+
+ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
+# Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning goes on with.
+POOLERS = {"bert": "bert.pooler.dense"}
+
+
+class Pretrained(NamedTuple):
+  """An encoder with what belongs to it."""
+
+  model: dict  # the `model` branch of the config: sizes, vocab_size
+  tokenizer: tokenizers.Tokenizer
+  encoder: PyTree  # host arrays, without heads
+  pooler: dict[str, np.ndarray] | None  # kernel and bias, where there is one
+
+
+def load(path: str) -> Pretrained:
+  """Reads a workdir's newest checkpoint or any of `exchange.formats`.
+
+  Raises:
+    UserError: there is nothing of the kind, or it is damaged.
+  """
+  if published.is_published(path):
+    return _load_published(path)
+  config = config_lib.load(path)
+  _, params = checkpoints.load_params(path)
+  name = next(name for name in ENCODERS if name in params)
+  tokenizer = tokenizers.load_tokenizer(os.path.join(path, "tokenizer"))
+  network = jax.device_get(params[name])
+  encoder = {part: value for part, value in network.items() if not part.endswith("_head")}
+  pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
+  return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler)
+
+
+def _load_published(path: str) -> Pretrained:
+  weights = formats.read(path)
+  name = next((name for name in weights if name != "generator"), "generator")
+  tokenizer = published.load_tokenizer(path)
+  encoder = published.make_encoder(name, weights[name], tokenizer.vocab_size, path)._replace(head_names=())
+  params = published.make_params(encoder, weights[name])
+  t, tensors = encoder.transformer, weights[name].tensors
+  keys = ("vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_attention_heads",
+          "intermediate_size", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
+          "layer_norm_eps", "initializer_range")
+  dense = POOLERS.get(weights[name].config["model_type"], "")
+  pooler = None
+  if f"{dense}.weight" in tensors:
+    pooler = {"kernel": np.asarray(tensors[f"{dense}.weight"], np.float32).T,
+              "bias": np.asarray(tensors[f"{dense}.bias"], np.float32)}
+  return Pretrained({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
+
+
+def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
+                pretrained: Pretrained | None) -> PyTree:
+  """{"encoder": ...} with fresh heads; the encoder is the pre-trained one, or fresh where that is None.
+
+  Raises:
+    UserError: the pre-trained arrays do not have the shapes of the model.
+  """
+  model = Bert(transformer, head_names=head_names)
+  ids = jnp.zeros((1, 8), jnp.int32)
+  batch = {"input_ids": ids, "token_type_ids": ids, "attention_mask": jnp.ones((1, 8), bool)}
+  params = model.init(rng, batch, False, method="task_outputs")["params"]
+  if pretrained is None:
+    return {"encoder": params}
+  fresh = {name: value for name, value in params.items() if name.endswith("_head")}
+  wanted = {sharding.path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(
+    {name: value for name, value in params.items() if name not in fresh})}
+  given = {sharding.path_name(path): leaf.shape
+           for path, leaf in jax.tree_util.tree_leaves_with_path(pretrained.encoder)}
+  if wanted != given:
+    odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
+                    allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
+  for head in fresh.values():
+    if pretrained.pooler is not None and "dense" in head:
+      head["dense"] = pretrained.pooler
+  return {"encoder": {**pretrained.encoder, **fresh}}
+
+
+def prng_impl(name: str) -> str:
+  """Of `train.prng_impl`; `auto` as in pre-training: threefry on CPU, rbg on accelerators."""
+  if name == "auto":
+    return "threefry2x32" if jax.default_backend() == "cpu" else "rbg"
+  return name

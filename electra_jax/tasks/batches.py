@@ -1,0 +1,64 @@
+"""Which rows are in a batch of fine-tuning, in which order, how long are they, and when are the dev splits scored?"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from electra_jax.tasks.contract import HEADS, Feature
+
+
+def steps_per_epoch(num_features: int, batch_size: int) -> int:
+  """Updates that show every training feature once; the last one may be smaller."""
+  return -(-num_features // batch_size)
+
+
+def evaluation_steps(config, num_features: int) -> set[int]:
+  """`task.evals_per_epoch` times an epoch, evenly, and after the last update."""
+  every = steps_per_epoch(num_features, config.train.batch_size) / config.task.evals_per_epoch
+  count = int(config.train.num_steps / every + 1e-9)
+  return {max(1, round(every * i)) for i in range(1, count + 1)} | {config.train.num_steps}
+
+
+@functools.lru_cache(maxsize=32)
+def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
+  """The order of an epoch's examples."""
+  return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+def bucket(length: int, max_length: int) -> int:
+  """Lengths of batches: multiples of 32 and a few small ones, so that few programs compile."""
+  return min(max_length, next((size for size in (16, 32) if length <= size), -(-length // 32) * 32))
+
+
+def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, head: str) -> dict[str, np.ndarray]:
+  """A batch of `rows` rows; those behind the features are empty, with `row_weight` 0.
+
+  Of multiple_choice the ids are [rows, choices, length]. `tags` are padded with -1.
+  """
+  nested = isinstance(features[0]["input_ids"][0], list)
+  shape = (rows, len(features[0]["input_ids"]), length) if nested else (rows, length)
+  ids, segments = np.full(shape, pad_id, np.int32), np.zeros(shape, np.int32)
+  mask, weight = np.zeros(shape, bool), np.zeros(rows, np.float32)
+  weight[:len(features)] = 1
+  targets = {name: kind for name, kind in HEADS[head][1].items() if name in features[0]}
+  batch = {name: np.full((rows, length), -1, kind) if name == "tags" else np.zeros(rows, kind)
+           for name, kind in targets.items()}
+  for row, feature in enumerate(features):
+    lists = feature["input_ids"] if nested else [feature["input_ids"]]
+    kinds = feature["token_type_ids"] if nested else [feature["token_type_ids"]]
+    for choice, (one, kind) in enumerate(zip(lists, kinds, strict=True)):
+      place = (row, choice, slice(len(one))) if nested else (row, slice(len(one)))
+      ids[place], segments[place], mask[place] = one, kind, True
+    for name in targets:
+      if name == "tags":
+        batch[name][row, :len(feature[name])] = feature[name]
+      else:
+        batch[name][row] = feature[name]
+  return {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask, "row_weight": weight, **batch}
+
+
+def num_tokens(feature: Feature) -> int:
+  """Length of the feature's longest sequence."""
+  lists = feature["input_ids"]
+  return max(map(len, lists)) if isinstance(lists[0], list) else len(lists)

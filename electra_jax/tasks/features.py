@@ -1,0 +1,67 @@
+"""How is an example shown to the encoder? [CLS] A [SEP], [CLS] A [SEP] B [SEP] (RoBERTa: </s></s>), words with tags."""
+
+from collections.abc import Mapping, Sequence
+
+from electra_jax.errors import UserError
+from electra_jax.tasks.contract import Example, Feature
+
+
+def sequence(tokenizer, texts: Sequence[str], max_length: int, where: str = "", on_long_text: str = "cut") -> Feature:
+  """One or two texts as ids and segments; of texts that are too long, the longer one loses its end, token by token.
+
+  A byte-level vocabulary follows RoBERTa: two separators between the texts.
+
+  Args:
+    on_long_text: "cut", or "error".
+
+  Raises:
+    UserError: a text is too long and `on_long_text` is "error"; `where` is named.
+  """
+  parts = [list(tokenizer.encode(text)) for text in texts]
+  between = 2 if tokenizer.kind == "byte_bpe" else 1  # RoBERTa: <s> A </s></s> B </s>
+  special = 2 + (len(parts) - 1) * between
+  total = sum(map(len, parts)) + special
+  if total > max_length and on_long_text == "error":
+    raise UserError("A text is longer than the model may read", got=f"{where}: {total} tokens",
+                    allowed=f"at most {max_length} tokens, {special} special ones included (task.max_length)",
+                    fix="raise --config.task.max_length, shorten the text, or set --config.task.on_long_text=cut")
+  cut_longest(parts, max_length - special)
+  ids, segments = [tokenizer.cls_id], [0]
+  for number, part in enumerate(parts):
+    separators = [tokenizer.sep_id] * (between if number < len(parts) - 1 else 1)
+    ids += [*part, *separators]
+    segments += [number] * (len(part) + 1) + [number + 1] * (len(separators) - 1)
+  return {"input_ids": ids, "token_type_ids": segments, "_was_cut": total > max_length}
+
+
+def cut_longest(parts: list[list[int]], room: int) -> None:
+  """Drops the last token of the longest part (of equals the last) until all fit, in place.
+
+  >>> parts = [[1, 2, 3, 4], [5, 6]]
+  >>> cut_longest(parts, 4); parts
+  [[1, 2], [5, 6]]
+  """
+  while sum(map(len, parts)) > room:
+    max(reversed(parts), key=len).pop()
+
+
+def words(tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int],
+          on_long_text: str = "cut") -> Feature:
+  """A sentence of words: the tag of a word is asked at its first piece, -1 elsewhere."""
+  pieces = [list(tokenizer.encode((" " if number else "") + word)) or [tokenizer.unk_id]
+            for number, word in enumerate(example.texts[0])]
+  total = sum(map(len, pieces)) + 2
+  if total > max_length and on_long_text == "error":
+    raise UserError("A sentence is longer than the model may read", got=f"{example.where}: {total} tokens",
+                    allowed=f"at most {max_length} tokens (task.max_length)",
+                    fix="raise --config.task.max_length, or set --config.task.on_long_text=cut")
+  ids, tags, first = [tokenizer.cls_id], [-1], []
+  for number, piece in enumerate(pieces):
+    if len(ids) + len(piece) + 1 > max_length:
+      break
+    first.append(len(ids))
+    ids += piece
+    label = 0 if example.label is None else label_ids[example.label[number]]
+    tags += [label] + [-1] * (len(piece) - 1)
+  return {"input_ids": [*ids, tokenizer.sep_id], "token_type_ids": [0] * (len(ids) + 1), "tags": [*tags, -1],
+          "_first": first, "_was_cut": total > max_length}

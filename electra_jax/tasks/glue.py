@@ -1,0 +1,135 @@
+"""What are GLUE's tasks? A row each: files, columns, labels, metrics, and what the test server wants to see."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from electra_jax.tasks import sentences
+from electra_jax.tasks.contract import Example, Task
+from electra_jax.tasks.records import Record, read_records, read_tfds
+
+
+class Row(NamedTuple):
+  """A GLUE task; `columns` are those of the official TSV files, `tfds_columns` those of TFDS."""
+
+  folder: str
+  columns: tuple[str, ...]
+  metrics: tuple[str, ...]  # the first one decides, as in ELECTRA's GLUE score
+  labels: tuple[str, ...]  # () for regression; the names that the files and the test server use
+  label_column: str = "label"
+  id_column: str = "index"
+  header: tuple[str, ...] | None = None  # of training and dev files without a header line
+  tfds_name: str = ""
+  tfds_columns: tuple[str, ...] = ("sentence1", "sentence2")
+  splits: tuple[str, ...] = ("train", "dev")
+  test_splits: tuple[str, ...] = ("test",)
+  submissions: tuple[str, ...] = ()  # file names, in the order of test_splits
+  num_test: tuple[int, ...] = ()  # lines that the test server expects
+
+
+NOT_ENTAILED = ("entailment", "not_entailment")
+ZERO_ONE = ("0", "1")
+
+GLUE: dict[str, Row] = {
+  "cola": Row("CoLA", ("sentence",), ("matthews",), ZERO_ONE, header=("source", "label", "mark", "sentence"),
+              tfds_columns=("sentence",), submissions=("CoLA.tsv",), num_test=(1063,)),
+  "sst2": Row("SST-2", ("sentence",), ("accuracy",), ZERO_ONE, tfds_columns=("sentence",),
+              submissions=("SST-2.tsv",), num_test=(1821,)),
+  "mrpc": Row("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), ZERO_ONE, label_column="Quality",
+              submissions=("MRPC.tsv",), num_test=(1725,)),
+  "stsb": Row("STS-B", ("sentence1", "sentence2"), ("spearman", "pearson"), (), label_column="score",
+              submissions=("STS-B.tsv",), num_test=(1379,)),
+  "qqp": Row("QQP", ("question1", "question2"), ("accuracy", "f1"), ZERO_ONE, label_column="is_duplicate",
+             id_column="id", tfds_columns=("question1", "question2"), submissions=("QQP.tsv",), num_test=(390965,)),
+  "mnli": Row("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
+              label_column="gold_label", tfds_columns=("premise", "hypothesis"),
+              splits=("train", "dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched", "ax"),
+              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104)),
+  "qnli": Row("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
+              submissions=("QNLI.tsv",), num_test=(5463,)),
+  "rte": Row("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
+             num_test=(3000,)),
+  "wnli": Row("WNLI", ("sentence1", "sentence2"), ("accuracy",), ZERO_ONE, submissions=("WNLI.tsv",),
+              num_test=(146,)),
+}
+# The diagnostics (AX) are answered by the MNLI model.
+AX_FILES = ("AX/AX.tsv", "AX/test.tsv", "diagnostic/diagnostic.tsv")
+# Names of labels in TFDS that differ from those of the files.
+TFDS_LABELS = {"cola": {"unacceptable": "0", "acceptable": "1"}, "sst2": {"negative": "0", "positive": "1"},
+               "mrpc": {"not_equivalent": "0", "equivalent": "1"}, "qqp": {"not_duplicate": "0", "duplicate": "1"},
+               "wnli": {"not_entailment": "0", "entailment": "1"}}
+# dev results of the papers, in percent: ELECTRA Table 2, RoBERTa Tables 5 and 8; the metrics that decide.
+PAPER = {
+  "ELECTRA-Large": dict(cola=69.3, sst2=96.0, mrpc=90.6, stsb=92.1, qqp=92.4, mnli=90.5, qnli=94.5, rte=86.8),
+  "RoBERTa-Large": dict(cola=68.0, sst2=96.4, mrpc=90.9, stsb=92.4, qqp=92.2, mnli=90.2, qnli=94.7, rte=86.6,
+                        wnli=91.3),
+  "RoBERTa-Base": dict(cola=63.6, sst2=94.8, mrpc=90.2, stsb=91.2, qqp=91.9, mnli=87.6, qnli=92.8, rte=78.7),
+  "BERT-Large": dict(cola=60.6, sst2=93.2, mrpc=88.0, stsb=90.0, qqp=91.3, mnli=86.6, qnli=92.3, rte=70.4),
+}
+
+
+def make(name: str, config_task) -> Task:
+  """The task of a row of GLUE; `config_task` is the `task` branch of the config."""
+  row = GLUE[name]
+  return sentences.make(
+    name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
+    read=lambda split: read(name, split, config_task.data_dir),
+    submission=lambda split, predictions, examples: submission(name, split, predictions, examples))
+
+
+def read(name: str, split: str, data_dir: str) -> list[Example]:
+  """The examples of a split: official TSV files or JSONL under `data_dir`, or `tfds:glue` (`data_dir`).
+
+  JSONL: FOLDER/SPLIT.jsonl with "label" and the columns of TFDS.
+
+  Raises:
+    UserError: a file, column or label is missing or wrong; file and line are named.
+  """
+  row = GLUE[name]
+  if data_dir.startswith("tfds:"):
+    theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched"}
+    config, split = (f"{data_dir[5:]}/{name}", theirs.get(split, split)) if split != "ax" else (
+      f"{data_dir[5:]}/ax", "test")
+    names = TFDS_LABELS.get(name, {})
+    return [_example(row, record, row.tfds_columns, "label", "idx", names, labelled="test" not in split)
+            for record in read_tfds(config, split)]
+  path, columns, header = _find(row, split, data_dir)
+  label_column, id_column = row.label_column, row.id_column
+  if ".jsonl" in os.path.basename(path):
+    columns, label_column, id_column = row.tfds_columns, "label", "idx"
+  return [_example(row, record, columns, label_column, id_column, {}, labelled=split not in row.test_splits,
+                   number=number) for number, record in enumerate(read_records(path, header))]
+
+
+def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
+  """(path, text columns, header where the file has none); of a file that does not exist the most usual name."""
+  stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
+  names = [stem + packed for stem in stems for packed in ("", ".gz", ".zst")]
+  found = next((name for name in names if os.path.exists(os.path.join(data_dir, name))), names[0])
+  is_headless = row.header is not None and split not in row.test_splits and ".tsv" in found
+  return os.path.join(data_dir, found), row.columns, row.header if is_headless else None
+
+
+def _example(row: Row, record: Record, columns: Sequence[str], label_column: str, id_column: str,
+             names: dict[str, str], labelled: bool, number: int = 0) -> Example:
+  texts = tuple(sentences.text_of(record, column) for column in columns)
+  label = None
+  if labelled:
+    raw = record.get(label_column)
+    label = sentences.parse_label(names.get(raw, raw), row.labels, record.where)
+  return Example(str(record.values.get(id_column, number)), texts, label, record.where)
+
+
+def submission(name: str, split: str, predictions: Sequence, examples: Sequence[Example]) -> dict[str, str]:
+  """{file name: text} of the leaderboard: header `index`, `prediction`; label names; STS-B between 0 and 5."""
+  row = GLUE[name]
+  file_name = row.submissions[row.test_splits.index(split)]
+  shown = [f"{min(5.0, max(0.0, value)):.3f}" for value in predictions] if not row.labels else predictions
+  lines = [f"{example.example_id}\t{value}" for example, value in zip(examples, shown, strict=True)]
+  return {file_name: "".join(line + "\n" for line in ["index\tprediction", *lines])}
+
+
+def expected_count(name: str, split: str) -> int:
+  """Lines that the test server expects of a test split."""
+  row = GLUE[name]
+  return row.num_test[row.test_splits.index(split)]

@@ -1,0 +1,54 @@
+"""What does fine-tuning minimise? For each kind of head a loss for every row of the batch."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Batch = Mapping[str, Array]
+
+
+def classification(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """-log p(label)."""
+  return _cross_entropy(outputs["classification_head"], batch["label"])
+
+
+def regression(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """Squared error of the score as the files have it (STS-B: 0 to 5).
+
+  Differs from the released ELECTRA code, which brings scores to [0, 1]; like BERT's and RoBERTa's.
+  """
+  return jnp.square(outputs["classification_head"][:, 0] - batch["label"])
+
+
+def tagging(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """Mean of -log p(tag) over the words of a sentence."""
+  asked = batch["tags"] >= 0  # [batch, length]
+  losses = _cross_entropy(outputs["tagging_head"], jnp.maximum(batch["tags"], 0))
+  return jnp.sum(losses * asked, axis=-1) / jnp.maximum(jnp.sum(asked, axis=-1), 1)
+
+
+def span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """-log p(start) and -log p(end), halved, plus the binary one of "unanswerable" where batches say so."""
+  start, end = (jnp.where(batch["attention_mask"], outputs["span_head"][..., i], -1e9) for i in (0, 1))
+  loss = (_cross_entropy(start, batch["start"]) + _cross_entropy(end, batch["end"])) / 2
+  if "is_impossible" in batch:
+    logit = outputs["answerable_head"]
+    loss += jax.nn.softplus(jnp.where(batch["is_impossible"] > 0, -logit, logit))
+  return loss
+
+
+def multiple_choice(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """-log p(right choice), the softmax over the choices of a question."""
+  return _cross_entropy(outputs["multiple_choice_head"], batch["label"])
+
+
+def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Array, "*rows"]:
+  return -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], axis=-1)[..., 0]
+
+
+LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
+  "classification": classification, "regression": regression, "tagging": tagging, "span": span,
+  "multiple_choice": multiple_choice,
+}

@@ -1,0 +1,179 @@
+"""What is left of a fine-tuning? A file for each seed, the best run's checkpoint, a table, a picture, a zip of answers.
+
+`<workdir>/seeds/<seed>.json` says that a seed is finished; such a seed is not run again. Beside it lie its outputs
+(`<seed>.npz`), from which ensembles are made. `<workdir>/checkpoints/` holds the best seed, to start from.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from electra_jax import checkpoints
+from electra_jax import config as config_lib
+from electra_jax.tasks import ensembles, pictures, scoring, submissions, tables
+from electra_jax.tasks.contract import Task
+from electra_jax.train_state import TrainState
+
+
+def claim(config, workdir: str) -> None:
+  """Makes a new workdir; in one with finished or begun seeds, makes sure that it holds this very run.
+
+  Raises:
+    UserError: it holds another run.
+  """
+  if os.path.exists(os.path.join(workdir, "config.json")) and (
+      finished_seeds(workdir) or os.path.isdir(os.path.join(workdir, "groups"))):
+    config_lib.check_resumable(config_lib.load(workdir), config, workdir)
+  if jax.process_index() == 0:
+    os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
+
+
+def save_tokenizer_and_labels(workdir: str, tokenizer, task: Task) -> None:
+  """The vocabulary, and labels.json: the label names in the order of the outputs, which predicting needs."""
+  if jax.process_index() == 0:
+    folder = os.path.join(workdir, "tokenizer")
+    if not os.path.isdir(folder):
+      tokenizer.save(folder)
+    write_json(os.path.join(workdir, "labels.json"), {
+      "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names)})
+
+
+def finished_seeds(workdir: str) -> list[int]:
+  """Seeds with a result, ascending."""
+  folder = os.path.join(workdir, "seeds")
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+
+
+def group_folder(workdir: str, seeds: Sequence[int]) -> str:
+  """Where seeds that train together keep their checkpoints and curves."""
+  return os.path.join(workdir, "groups", "_".join(map(str, seeds)))
+
+
+def read_curve(folder: str, last_step: int) -> list[dict]:
+  """The dev scores up to a step: [{"step": ..., "scores": [metrics of each seed]}]."""
+  path = os.path.join(folder, "curve.json")
+  return [row for row in read_json(path) if row["step"] <= last_step] if os.path.exists(path) else []
+
+
+def write_curve(folder: str, curve: list[dict]) -> None:
+  """Keeps the dev scores so far."""
+  if jax.process_index() == 0:
+    write_json(os.path.join(folder, "curve.json"), curve)
+
+
+def is_stale(curve: list[dict], metric: str, patience_evals: int) -> bool:
+  """Whether every seed has gone through `patience_evals` evaluations without a better score; 0 = never."""
+  if not patience_evals or len(curve) <= patience_evals:
+    return False
+  for values in zip(*([row[metric] for row in point["scores"]] for point in curve)):
+    best = scoring.best(values)
+    if best is not None and len(values) - 1 - best < patience_evals:
+      return False
+  return True
+
+
+def record(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
+           curve: list[dict]) -> None:
+  """Writes each seed's outputs and then its result; from here on it is finished.
+
+  Args:
+    outputs: {split: (split, outputs of each seed)} of the dev and test splits.
+  """
+  if jax.process_index():
+    return
+  for number, seed in enumerate(seeds):
+    arrays = {f"{split}/{name}": x for split, (_, found) in outputs.items() for name, x in found[number].items()}
+    path = os.path.join(workdir, "seeds", f"{seed}.npz")
+    with open(f"{path}.partial", "wb") as file:
+      np.savez(file, **arrays)
+    os.replace(f"{path}.partial", path)
+    own = [{"step": point["step"], **point["scores"][number]} for point in curve]
+    write_json(os.path.join(workdir, "seeds", f"{seed}.json"), {
+      "seed": seed, "task": task.name, "metric": task.metric, "select": config.task.select,
+      "scores": scores[number], "curve": own})
+
+
+def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
+                  params_of: Callable[[int], dict]) -> None:
+  """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds."""
+  before = [result["scores"][task.metric] for result in load(workdir)]
+  values = [row[task.metric] for row in scores]
+  best, best_before = scoring.best(values), scoring.best(before)
+  if best_before is not None and (best is None or values[best] <= before[best_before]):
+    return
+  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
+  step = len(before) + len(seeds)
+  saved.save(TrainState(np.int32(step), jax.device_get(params_of(best or 0)), {}), step)
+  saved.close()
+
+
+def drop_group_checkpoints(folder: str) -> None:
+  """Moments are of no use any more; the curves stay."""
+  if jax.process_index() == 0:
+    shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
+
+
+def load(workdir: str) -> list[dict]:
+  """The results of all finished seeds."""
+  return [read_json(os.path.join(workdir, "seeds", f"{seed}.json")) for seed in finished_seeds(workdir)]
+
+
+def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
+  """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
+  wanted = range(config.seed, config.seed + config.task.num_seeds)
+  runs = [run for run in load(workdir) if run["seed"] in wanted]
+  summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in runs[0]["scores"]}
+  if jax.process_index():
+    return summary
+  together = ensembles.score(task, workdir, [run["seed"] for run in runs])
+  text = tables.results_table(config, task, runs, summary, together)
+  with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
+    file.write(text)
+  write_json(os.path.join(workdir, "results.json"), {"task": task.name, "summary": summary, "ensemble": together,
+                                                     "init_from": config.task.init_from, "runs": runs})
+  pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
+  say(text)
+  if config.task.write_test_predictions and task.submission is not None:
+    say(submissions.write(config, task, workdir, runs))
+  return summary
+
+
+def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -> str:
+  """The dev scores of all seeds in one line."""
+  values = [row[task.metric] for row in scores]
+  shown = " ".join(f"{100 * value:.1f}" for value in values)
+  median = 100 * scoring.summarise(values)["median"]
+  return f"dev at step {step}/{num_steps}: {task.metric} {shown}  median {median:.1f}"
+
+
+def write_json(path: str, value) -> None:
+  """Atomically; NaN becomes null."""
+  def clean(x):
+    if isinstance(x, dict):
+      return {key: clean(item) for key, item in x.items()}
+    if isinstance(x, list | tuple):
+      return [clean(item) for item in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+    json.dump(clean(value), file, indent=2)
+  os.replace(f"{path}.partial", path)
+
+
+def read_json(path: str):
+  """What `write_json` wrote; null comes back as NaN."""
+  def restore(x):
+    if isinstance(x, dict):
+      return {key: restore(item) for key, item in x.items()}
+    if isinstance(x, list):
+      return [restore(item) for item in x]
+    return math.nan if x is None else x
+
+  with open(path, encoding="utf-8") as file:
+    return restore(json.load(file))

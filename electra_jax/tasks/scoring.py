@@ -1,0 +1,135 @@
+"""How good are predictions? Metrics of GLUE and of tagging by scikit-learn, scipy and seqeval; medians over seeds.
+
+A prediction or score that is no number makes its metric NaN; NaN is never the best of several and enters no median.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from electra_jax.errors import UserError
+
+
+def accuracy(predictions: Sequence, labels: Sequence) -> float:
+  """Share of equal pairs."""
+  return float(np.mean([p == q for p, q in zip(predictions, labels, strict=True)]))
+
+
+def f1(predictions: Sequence[str], labels: Sequence[str]) -> float:
+  """Of the label "1" (MRPC, QQP); 0 where it is never predicted."""
+  from sklearn import metrics
+  return float(metrics.f1_score(labels, predictions, pos_label="1", labels=["0", "1"], zero_division=0.0))
+
+
+def matthews(predictions: Sequence[str], labels: Sequence[str]) -> float:
+  """Matthews correlation; 0 for constant predictions."""
+  from sklearn import metrics
+  return float(metrics.matthews_corrcoef(labels, predictions))
+
+
+def pearson(predictions: Sequence[float], labels: Sequence[float]) -> float:
+  """Linear correlation; 0 for constant predictions, which know nothing (it is undefined there)."""
+  from scipy import stats
+  return _correlation(stats.pearsonr, predictions, labels)
+
+
+def spearman(predictions: Sequence[float], labels: Sequence[float]) -> float:
+  """Rank correlation; 0 for constant predictions."""
+  from scipy import stats
+  return _correlation(stats.spearmanr, predictions, labels)
+
+
+def _correlation(function: Callable, predictions, labels) -> float:
+  if len(set(predictions)) < 2 or len(set(labels)) < 2:
+    return 0.0
+  return float(function(predictions, labels).statistic)
+
+
+def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+  """F1 over entities, which BIO tags spell (seqeval, the script of CoNLL 2000).
+
+  Raises:
+    UserError: seqeval is not installed.
+  """
+  try:
+    from seqeval.metrics import f1_score
+  except ImportError as error:
+    raise UserError("Entities are scored with seqeval, which is not installed", got=str(error),
+                    allowed="an installed seqeval, or --config.task.metric=accuracy",
+                    fix="pip install seqeval") from error
+  return float(f1_score([list(tags) for tags in labels], [list(tags) for tags in predictions], zero_division=0))
+
+
+def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+  """Share of words with the right tag."""
+  return accuracy([tag for tags in predictions for tag in tags], [tag for tags in labels for tag in tags])
+
+
+METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
+  "accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pearson, "spearman": spearman,
+  "entity_f1": entity_f1, "tag_accuracy": tag_accuracy,
+}
+
+
+def score(names: Sequence[str], predictions: Sequence, labels: Sequence) -> dict[str, float]:
+  """The named rows of METRICS; NaN for all of them where there is nothing to score or a prediction is None or NaN.
+
+  >>> score(["accuracy", "f1", "matthews"], ["0", "0"], ["0", "1"])
+  {'accuracy': 0.5, 'f1': 0.0, 'matthews': 0.0}
+  >>> score(["pearson"], [float("nan"), 1.0], [1.0, 2.0]), score(["accuracy"], [], [])
+  ({'pearson': nan}, {'accuracy': nan})
+  """
+  broken = not len(predictions) or any(_is_no_answer(prediction) for prediction in predictions)
+  return {name: math.nan if broken else METRICS[name](predictions, labels) for name in names}
+
+
+def _is_no_answer(prediction: Any) -> bool:
+  return prediction is None or (isinstance(prediction, float) and not math.isfinite(prediction))
+
+
+def summarise(values: Sequence[float]) -> dict[str, float]:
+  """Median, min, max and (sample) standard deviation of the finite values, their number, and how many were not.
+
+  >>> summarise([0.5, float("nan"), 0.75, 1.0])
+  {'median': 0.75, 'min': 0.5, 'max': 1.0, 'sd': 0.25, 'num_runs': 3, 'num_failed': 1}
+  """
+  finite = [float(value) for value in values if value is not None and math.isfinite(value)]
+  spread = statistics.stdev(finite) if len(finite) > 1 else math.nan
+  some = finite or [math.nan]
+  return {"median": statistics.median(some), "min": min(some), "max": max(some), "sd": spread,
+          "num_runs": len(finite), "num_failed": len(values) - len(finite)}
+
+
+def best(values: Sequence[float]) -> int | None:
+  """Index of the highest finite value, the first of equals; None without any.
+
+  >>> best([float("nan"), 0.2, 0.7, 0.7]), best([float("nan")])
+  (2, None)
+  """
+  finite = [(value, -index) for index, value in enumerate(values) if math.isfinite(value)]
+  return -max(finite)[1] if finite else None
+
+
+def glue_score(scores: Mapping[str, Mapping[str, float]]) -> float:
+  """ELECTRA's average over eight tasks (section 3.1): Spearman for STS, Matthews for CoLA, else accuracy; no WNLI.
+
+  MNLI counts by its matched set. NaN where a task is missing. In [0, 1].
+  """
+  names = {"cola": "matthews", "stsb": "spearman", "mnli": "matched/accuracy",
+           **dict.fromkeys(("sst2", "mrpc", "qqp", "qnli", "rte"), "accuracy")}
+  return float(np.mean([scores.get(task, {}).get(name, math.nan) for task, name in names.items()]))
+
+
+def leaderboard_score(scores: Mapping[str, Mapping[str, float]]) -> float:
+  """The GLUE leaderboard's average over nine tasks, WNLI included; a task with two metrics counts by their mean.
+
+  MNLI counts as one task, by the mean of its two sets. NaN where a task is missing. In [0, 1].
+  """
+  names = {"cola": ("matthews",), "sst2": ("accuracy",), "mrpc": ("f1", "accuracy"), "stsb": ("pearson", "spearman"),
+           "qqp": ("f1", "accuracy"), "mnli": ("matched/accuracy", "mismatched/accuracy"), "qnli": ("accuracy",),
+           "rte": ("accuracy",), "wnli": ("accuracy",)}
+  return float(np.mean([np.mean([scores.get(task, {}).get(name, math.nan) for name in row])
+                        for task, row in names.items()]))

@@ -1,0 +1,117 @@
+"""How are sentences and pairs classified, rated or tagged? What GLUE and a user's own data have in common."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from electra_jax.errors import UserError
+from electra_jax.tasks import features, scoring
+from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.records import Record
+
+
+def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
+         test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None) -> Task:
+  """A task with one label (or, without `labels`, one number) for one or two texts."""
+  head = "classification" if labels else "regression"
+
+  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+    feature = features.sequence(tokenizer, example.texts, max_length, example.where, config_task.on_long_text)
+    if example.label is not None:
+      feature["label"] = labels.index(example.label) if labels else example.label
+    return [feature]
+
+  return Task(
+    name=name, head=head, label_names=tuple(labels), num_labels=len(labels) or 1, splits=tuple(splits),
+    test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
+    decode=lambda outputs, features_, examples: decode(outputs, labels),
+    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples]),
+    augment=swap_pairs if config_task.swap_pairs else lambda examples: examples, submission=submission)
+
+
+def make_tagging(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
+                 test_splits: Sequence[str], read: Callable[[str], list[Example]]) -> Task:
+  """A task with a tag for each word."""
+  ids = {label: number for number, label in enumerate(labels)}
+
+  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+    return [features.words(tokenizer, example, max_length, ids, config_task.on_long_text)]
+
+  return Task(
+    name=name, head="tagging", label_names=tuple(labels), num_labels=len(labels), splits=tuple(splits),
+    test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
+    decode=lambda outputs, features_, examples: decode_tags(outputs, features_, examples, labels),
+    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples]))
+
+
+def decode(outputs: Outputs, labels: Sequence[str]) -> list:
+  """The best label's name, or the number; None or NaN where the outputs are no numbers."""
+  logits = outputs["classification_head"]  # [examples, labels]
+  if not labels:
+    return [float(value) for value in logits[:, 0]]
+  return [labels[int(np.argmax(row))] if np.isfinite(row).all() else None for row in logits]
+
+
+def decode_tags(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
+                labels: Sequence[str]) -> list[tuple[str, ...] | None]:
+  """A tag for every word; words that were cut off count as "O", or as the first label where there is no "O"."""
+  missing = "O" if "O" in labels else labels[0]
+  found = []
+  for logits, feature, example in zip(outputs["tagging_head"], features_, examples, strict=True):
+    rows = logits[feature["_first"]]  # [words, labels]
+    tags = tuple(labels[int(best)] for best in rows.argmax(-1))
+    tags += (missing,) * (len(example.texts[0]) - len(tags))
+    found.append(tags if np.isfinite(rows).all() else None)
+  return found
+
+
+def swap_pairs(examples: list[Example]) -> list[Example]:
+  """Each pair in both orders: paraphrase and similarity are symmetric (MRPC, STS-B); single texts stay as they are."""
+  return [*examples, *(example._replace(texts=example.texts[::-1]) for example in examples if len(example.texts) == 2)]
+
+
+def text_of(record: Record, column: str) -> str:
+  """The text in a column.
+
+  Raises:
+    UserError: the column is missing or no text; file and line are named.
+  """
+  value = record.get(column)
+  if not isinstance(value, str):
+    raise UserError(f"The column {column!r} is no text", got=f"{record.where}: {value!r}", allowed="a string",
+                    fix="correct the line")
+  return value
+
+
+def parse_label(value, labels: Sequence[str], where: str) -> str | float:
+  """A label's name as in `labels`, or without these a finite number.
+
+  Raises:
+    UserError: the label is unknown or no number; file and line are named.
+  """
+  if labels:
+    name = label_name(value)
+    if name not in labels:
+      raise UserError("A label is unknown", got=f"{where}: {value!r}", allowed=", ".join(labels),
+                      fix="correct the line; a set without labels can only be predicted, not trained or scored on")
+    return name
+  try:
+    number = float(value)
+  except (TypeError, ValueError):
+    number = math.nan
+  if not math.isfinite(number):
+    raise UserError("A score is no number", got=f"{where}: {value!r}", allowed="a finite number",
+                    fix="correct the line; a set without scores can only be predicted (test), not trained or scored on")
+  return number
+
+
+def label_name(value) -> str | None:
+  """JSON's 1 and true become "1" and "true"; None stays.
+
+  >>> label_name(1), label_name(True), label_name("yes"), label_name(None)
+  ('1', 'true', 'yes', None)
+  """
+  if isinstance(value, bool):
+    return str(value).lower()
+  return None if value is None else str(value)

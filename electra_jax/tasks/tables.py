@@ -1,0 +1,38 @@
+"""How is a fine-tuning told? A Markdown table over the seeds, with the papers' rows beside it."""
+
+from collections.abc import Mapping, Sequence
+
+from electra_jax.tasks import glue
+from electra_jax.tasks.contract import Task
+
+
+def results_table(config, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
+                  together: Mapping[str, float]) -> str:
+  """Markdown: dev scores in percent, their spread, each run, and what the papers have."""
+  start = ("random parameters of the size of " if config.task.from_scratch else "") + config.task.init_from
+  lines = [f"# {task.name}: dev scores in percent, {len(runs)} seeds", "", f"Started from {start}; "
+           f"{config.task.num_epochs:g} epochs, batch {config.train.batch_size}, rate "
+           f"{config.optimizer.learning_rate:g}, layer-wise decay {config.task.layer_decay:g}, the "
+           f"{config.task.select} parameters of each run.", "",
+           "| Metric | Median | Min | Max | SD | Runs | Ensemble |",
+           "|---|---|---|---|---|---|---|"]
+  for name, row in summary.items():
+    failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
+    lines.append(f"| {name} | {percent(row['median'])} | {percent(row['min'])} | {percent(row['max'])} | "
+                 f"{percent(row['sd'])} | {row['num_runs']}{failed} | {percent(together.get(name, float('nan')))} |")
+  values = ", ".join(f"{run['seed']}: {percent(run['scores'][task.metric])}" for run in runs)
+  lines += ["", f"Each run's {task.metric} by seed: {values}."]
+  rows = {model: scores[task.name] for model, scores in glue.PAPER.items() if task.name in scores}
+  if rows:
+    lines += ["", f"| The papers' {task.metric} on dev | % |", "|---|---|",
+              *(f"| {model} | {value} |" for model, value in rows.items())]
+  return "\n".join(lines) + "\n"
+
+
+def percent(value: float) -> str:
+  """One digit behind the point; a dash for NaN.
+
+  >>> percent(0.876), percent(float("nan"))
+  ('87.6', '-')
+  """
+  return "-" if value != value else f"{100 * value:.1f}"
