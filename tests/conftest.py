@@ -39,8 +39,8 @@ def shared() -> pathlib.Path:
   return SHARED
 
 # With several workers a file is one unit of work; the long ones go first, so that no worker ends with one alone.
-LONG_FILES = ("test_pretrain.py", "test_ablation_runs.py", "test_ablations.py", "test_formats_run.py",
-              "test_bad_input.py", "test_objectives.py", "test_inference.py", "test_parity.py")
+LONG_FILES = ("test_pretrain.py", "test_ablation_runs.py", "test_ablations.py", "test_configs.py", "test_bad_input.py",
+              "test_formats_run.py", "test_objectives.py", "test_predict.py", "test_parity.py", "test_inference.py")
 
 
 def pytest_collection_modifyitems(items):
