@@ -14,7 +14,7 @@ from electra_jax.exchange.weights import Weights
 
 # In the order of preference; an index names the shards of one model.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-PAIR = ("discriminator", "generator")  # the folders that tools/export makes of an ELECTRA
+PAIR = ("discriminator", "encoder", "generator")  # the folders that tools/export makes of a run with two networks
 
 # Stored by some versions of transformers, computed by all: no parameters.
 BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
@@ -29,7 +29,7 @@ KEPT_NAMES = {"rtd_head": "discriminator", "mlm_head": "generator"}  # what an E
 
 
 def find(path: str) -> str | None:
-  """The folder that a path means: itself, or the one with discriminator/ and generator/; None where there is none."""
+  """The folder that a path means: itself, or the one with discriminator/ or generator/; None where there is none."""
   if os.path.isfile(path) and os.path.basename(path) in FILES:
     path = os.path.dirname(path) or "."
   folders = [path, *(os.path.join(path, name) for name in PAIR)]

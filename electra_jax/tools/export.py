@@ -121,7 +121,8 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
-    family = hf_config.family_of(model, heads)
+    # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
+    family = hf_config.family_of(model, heads | ({"rtd_head"} if name in ("discriminator", GENERATOR) else set()))
     known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
     left_out += sorted(f"{name}/{head}" for head in heads - known)
     params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
@@ -132,7 +133,7 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
 def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
   found, left_out = networks_of(source)
-  names = list(found) if len(found) > 1 or hf.PAIR[0] in found else [""]
+  names = list(found) if len(found) > 1 or "discriminator" in found else [""]
   model = source.config.model
   evaluation = last_evaluation(source.workdir, source.step)
   for name, (network, weights) in zip(names, found.items()):

@@ -1,0 +1,209 @@
+"""Does a run survive the way out to transformers and back, bit for bit, and is nothing harmed on the way?"""
+
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+import transformers
+from flax import serialization
+
+from configs import bert_original_base, bert_small, roberta_base, tiny
+from configs.ablations import tying_all
+from electra_jax import checkpoints, inference, metrics, published, sharding
+from electra_jax import config as config_lib
+from electra_jax.data import sentences, tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import hf, hf_config
+from electra_jax.tools import export, import_weights
+from electra_jax.train_state import TrainState
+from tests.workdirs import TEXT
+
+RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
+  "electra": (tiny, {}, "sentencepiece", {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
+  "electra, one encoder": (tying_all, {}, "wordpiece", {"discriminator": "ElectraForPreTraining",
+                                                        "generator": "ElectraForMaskedLM"}),
+  "roberta": (roberta_base, {}, "byte_bpe", {"": "RobertaForMaskedLM"}),
+  "bert": (bert_original_base, {}, "wordpiece", {"": "BertForPreTraining"}),
+  "bert, projected": (bert_small, {"embedding_size": 32}, "wordpiece", {"": "ElectraForMaskedLM"}),
+}
+
+
+def given_of(name):
+  recipe, changes, kind, _ = RUNS[name]
+  given = recipe.get_config("tiny")
+  given.model.update(changes)
+  given.data.tokenizer.update(kind=kind, vocab_size=400)
+  return given
+
+
+@pytest.fixture(scope="module")
+def workdir_of(tmp_path_factory):
+  """name -> a run's folder with random parameters at step 7; made once."""
+  root, made = tmp_path_factory.mktemp("runs"), {}
+
+  def make(name):
+    if name not in made:
+      workdir = root / str(len(made))
+      workdir.mkdir()
+      given = given_of(name)
+      config = config_lib.resolve(given)
+      config_lib.save(str(workdir / "config.json"), given, config)
+      tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, iter(TEXT * 20), str(workdir / "tokenizer"), seed=0)
+      shapes, rng = jax.eval_shape(import_weights.initial_params(config, tokenizer)), np.random.default_rng(3)
+      params = jax.tree.map(lambda s: 0.2 * rng.standard_normal(s.shape).astype(np.float32), shapes)
+      saved = checkpoints.Checkpoints(str(workdir), config.checkpoint)
+      saved.save(TrainState(jnp.int32(7), params, {}), 7)
+      saved.close()
+      made[name] = str(workdir)
+    return made[name]
+
+  return make
+
+
+def params_of(workdir):
+  return {sharding.path_name(path): np.asarray(leaf)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(checkpoints.load_params(workdir)[1])}
+
+
+def through_transformers(folder, out):
+  """Loaded and saved again by transformers; its class and, for the vocabulary, our files."""
+  (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+  model, said = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+  assert not any(said.values()), said
+  model.save_pretrained(out)
+  for file in ("tokenizer_facts.json", "vocab.txt", "vocab.json", "merges.txt", "sentencepiece.model"):
+    if (folder / file).exists():
+      (out / file).write_bytes((folder / file).read_bytes())
+  return name
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_there_and_back_is_bitwise(workdir_of, tmp_path, name):
+  workdir, classes = workdir_of(name), RUNS[name][-1]
+  done = export.export(workdir, str(tmp_path / "out"))
+  assert done.folders == [os.path.normpath(tmp_path / "out" / part) for part in classes] and not done.left_out
+  for part, architecture in classes.items():
+    (tmp_path / "again" / part).mkdir(parents=True)
+    assert through_transformers(tmp_path / "out" / part, tmp_path / "again" / part) == architecture
+  start = import_weights.import_weights(str(tmp_path / "again"), given_of(name), str(tmp_path / "imported"))
+  assert not start.fresh and not start.unused
+  before, after = params_of(workdir), params_of(str(tmp_path / "imported"))
+  num_tokens = inference.load(workdir).tokenizer.vocab_size
+  assert before.keys() == after.keys()
+  for path, value in before.items():
+    rows = slice(num_tokens) if path.endswith(("token/embedding", "mlm_head/output_bias")) else ...
+    np.testing.assert_array_equal(after[path][rows], value[rows], err_msg=path)
+  record = json.loads((tmp_path / "imported/config.json").read_text())
+  assert record["imported"]["weights"] == str(tmp_path / "again")
+  run = inference.load(str(tmp_path / "imported"))  # a run like any other
+  assert run.step == 0 and run.tokenizer.fingerprint == inference.load(workdir).tokenizer.fingerprint
+
+
+def test_vocabulary_is_cut_and_card_is_complete(workdir_of, tmp_path):
+  workdir = workdir_of("electra")
+  writer = metrics.MetricWriter(workdir, config_lib.load(workdir).log)
+  for step, auc in ((5, 0.61), (7, 0.73), (9, 0.99)):
+    writer.write(step, "eval", {"rtd/auc": auc})
+  writer.close()
+  export.export(workdir, str(tmp_path / "out"), step=7)
+  folder = tmp_path / "out/discriminator"
+  config = json.loads((folder / "config.json").read_text())
+  table = safetensors.numpy.load_file(folder / "model.safetensors")["electra.embeddings.word_embeddings.weight"]
+  assert len(table) == config["vocab_size"] == inference.load(workdir).tokenizer.vocab_size < 400
+  card = (folder / "README.md").read_text()
+  for part in ("ElectraForPreTraining", "`pydoc:`", "7 of 40", "FLOPs", "| rtd/auc | 0.73 |", "library_name"):
+    assert part in card, part
+  assert str(tmp_path) not in card
+
+
+def test_msgpack_has_our_names(workdir_of, tmp_path):
+  workdir = workdir_of("bert")
+  export.export(workdir, str(tmp_path / "out"), file_format="msgpack")
+  nested = serialization.msgpack_restore((tmp_path / "out/params.msgpack").read_bytes())
+  found = {sharding.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nested)}
+  wanted = params_of(workdir)
+  assert found.keys() == wanted.keys() and all(np.array_equal(found[path], wanted[path]) for path in wanted)
+  assert tokenizers.load_tokenizer(str(tmp_path / "out/tokenizer")).kind == "wordpiece"
+
+
+def test_nothing_is_harmed(workdir_of, tmp_path, monkeypatch):
+  workdir, out = workdir_of("bert"), tmp_path / "out"
+  out.mkdir()
+  (out / "mine.txt").write_text("precious")
+  for write in (lambda: export.export(workdir, str(out)),
+                lambda: import_weights.import_weights(workdir, given_of("bert"), str(out))):
+    with pytest.raises(UserError):
+      write()
+  assert [path.name for path in tmp_path.iterdir()] == ["out"] and (out / "mine.txt").read_text() == "precious"
+
+  def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(safetensors.numpy, "save_file", full)
+  with pytest.raises(UserError, match="cannot be written") as error:
+    export.export(workdir, str(tmp_path / "new"))
+  assert "No space left" in error.value.got and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_unknown_steps_formats_and_networks(workdir_of, tmp_path):
+  workdir, out = workdir_of("roberta"), str(tmp_path / "out")
+  with pytest.raises(UserError, match="No checkpoint to read"):
+    export.export(workdir, out, step=8)
+  with pytest.raises(UserError, match="--format is unknown"):
+    export.export(workdir, out, file_format="onnx")
+  config = config_lib.load(workdir)
+  projected = config.model.to_dict() | {"embedding_size": 32}
+  with pytest.raises(UserError, match="No class of transformers computes"):
+    hf_config.family_of(projected, {"mlm_head"})
+  without_dense = {"classification_head/output/bias": np.zeros(2, np.float32)}
+  with pytest.raises(UserError, match="No class of transformers has this head") as error:
+    hf.make_weights("electra", projected, without_dense, None)
+  assert "classification_head/dense/kernel" in error.value.got and not os.path.exists(out)
+
+
+def test_starting_from_a_folder(workdir_of, tmp_path):
+  """checkpoint.init_from: the folder itself; other vocabularies are refused, a missing one is said."""
+  workdir = workdir_of("electra")
+  export.export(workdir, str(tmp_path / "out"))
+  run = inference.load(workdir)
+  zeros = jax.tree.map(jnp.zeros_like, run.params)
+  params, said = published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)
+  assert published.is_published(str(tmp_path / "out")) and not published.is_published(workdir)
+  assert said == f"Starting from the published weights in {tmp_path / 'out'}."
+  np.testing.assert_array_equal(params["generator"]["mlm_head"]["dense"]["kernel"],
+                                run.params["generator"]["mlm_head"]["dense"]["kernel"])
+  other = inference.load(workdir_of("roberta")).tokenizer
+  with pytest.raises(UserError, match="another vocabulary than the published weights"):
+    published.start_params(str(tmp_path / "out"), zeros, other)
+  for part in ("discriminator", "generator"):
+    for file in ("tokenizer_facts.json", "sentencepiece.model", "tokenizer.json"):
+      (tmp_path / "out" / part / file).unlink()
+  assert "vocabulary could not be compared" in published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)[1]
+  with pytest.raises(UserError, match="no vocabulary beside it"):
+    import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"))
+  start = import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"),
+                                        os.path.join(workdir, "tokenizer"))
+  assert not start.fresh
+  keys = import_weights.keys_to_go_on(given_of("electra"), str(tmp_path / "imported"))
+  assert keys["checkpoint.init_from"] == str(tmp_path / "imported") and "data.tokenizer.vocab_size" in keys
+
+
+def test_encoded_texts_give_the_same_logits(workdir_of, tmp_path):
+  """The whole chain: a text, AutoTokenizer, transformers' discriminator; and this run's own."""
+  import torch
+
+  workdir = workdir_of("electra")
+  export.export(workdir, str(tmp_path / "out"))
+  run, text = inference.load(workdir), "the wet dog."
+  batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [sentences.encode(run.tokenizer, text, 16)]))
+  ours = np.asarray(jax.jit(run.network.rtd_logits)(run.params, batch, batch["input_ids"]))
+  folder = tmp_path / "out/discriminator"
+  model = transformers.AutoModelForPreTraining.from_pretrained(folder)
+  ids = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+  with torch.no_grad():
+    theirs = model(**ids).logits.numpy()
+  np.testing.assert_allclose(ours[0, :theirs.size], theirs.ravel(), atol=1e-4, rtol=1e-4)
