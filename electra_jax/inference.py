@@ -220,7 +220,8 @@ def mask(run: Run, batch: Batch, seed: int = 0) -> Batch:
   tokenizer, rows = run.tokenizer, np.arange(len(batch["input_ids"]))
   num_tokens = batch["attention_mask"].sum(axis=1).astype(np.int32)
   return batch | masking.mask_batch(batch["input_ids"], num_tokens, rows, np.zeros_like(rows), seed=seed,
-                                    masking=run.config.data.masking, special_ids=tokenizer.special_ids,
+                                    masking=run.config.data.masking,
+                                    special_ids=masking.protected_ids(tokenizer, run.config.data.masking.never_mask),
                                     mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size)
 
 

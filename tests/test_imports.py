@@ -33,7 +33,7 @@ ONLY_IN = {  # package -> files that may import it
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
   "tensorflow_datasets": {"data/documents.py", "tasks/records.py"}, "pyarrow": {"data/records.py"},
   "etils": {"data/files.py"},
-  "datasets": {"data/hf_datasets.py"}, "sentencex": {"data/sentence_splitting.py"},
+  "datasets": {"data/hf_datasets.py", "tools/bench_data.py"}, "sentencex": {"data/sentence_splitting.py"},
   "torch": {"exchange/fairseq.py", "exchange/hf.py"},  # pickled tensors, weights only; optional
   "safetensors": {"exchange/hf.py"},
 }

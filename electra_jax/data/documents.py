@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from electra_jax.data import pydoc_corpus
+from electra_jax.data import hf_datasets, pydoc_corpus
+from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.lines import COMPRESSIONS, read_lines
 from electra_jax.data.records import Reading, paragraphs, read_jsonl, read_parquet
@@ -36,14 +37,15 @@ class Part(list):
 
 
 def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, on_bad_record: str = "error",
-                   tfds_dir: str = "", skipped: Counter[str] | None = None) -> Iterator[Document]:
+                   tfds_dir: str = "", cache: BucketCache = NO_CACHE, skipped: Counter[str] | None = None
+                   ) -> Iterator[Document]:
   """The documents of a corpus, in an order that does not depend on the file system.
 
   A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
-  `tfds:NAME[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas. `*.jsonl`, `*.ndjson`
-  and `*.parquet` hold one document per record; every other name is read as text, in which a blank line starts a new
-  document and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. Hidden files (".name") in
-  directories are left out; a binary file among the texts is an error rather than silently skipped.
+  `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
+  `*.jsonl`, `*.ndjson` and `*.parquet` hold one document per record; every other name is read as text, in which a blank
+  line starts a new document and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. Hidden files
+  (".name") in directories are left out; a binary file among the texts is an error rather than silently skipped.
 
   A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
   weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
@@ -56,13 +58,14 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
     max_documents: stop after so many; 0 = all.
     on_bad_record: "error", or "skip" for records without text; broken files are always an error.
     tfds_dir: where TFDS keeps its data sets; "" = its default.
+    cache: keeps copies of the files of buckets; none by default.
     skipped: counts the skipped records, by reason.
 
   Raises:
     UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
       that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
   """
-  reading = Reading(text_field, on_bad_record, tfds_dir, Counter() if skipped is None else skipped)
+  reading = Reading(text_field, on_bad_record, tfds_dir, cache, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
   documents = streams[0] if len(streams) == 1 else _take_turns(streams)
   return itertools.islice(documents, max_documents or None)
@@ -71,7 +74,8 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
 def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Document]:
   """`read_documents` as the config.data branch says."""
   return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
-                        on_bad_record=config_data.on_bad_record, tfds_dir=config_data.tfds_dir)
+                        on_bad_record=config_data.on_bad_record, tfds_dir=config_data.tfds_dir,
+                        cache=BucketCache(config_data.cache_dir, config_data.cache_bytes))
 
 
 def parse_path(path: str) -> list[tuple[str, float]]:
@@ -218,9 +222,8 @@ def _read_file(path: str, reading: Reading) -> Iterator[Document]:
 
 
 def _read_text(path: str, reading: Reading) -> Iterator[Document]:
-  del reading
   document, size = [], 0
-  for _, line in read_lines(path):
+  for _, line in read_lines(path, reading.cache.open):
     paragraph = line.strip()
     if document and (not paragraph or size + len(paragraph) > MAX_DOCUMENT_CHARACTERS):
       yield document
@@ -284,7 +287,8 @@ def _tfds_documents(records: Iterable[dict], path: str, reading: Reading) -> Ite
 
 
 # path prefix -> (path, reading) -> documents. Every other path names files.
-SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {"pydoc:": pydoc_corpus.read, "tfds:": _read_tfds}
+SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
+  "pydoc:": pydoc_corpus.read, "tfds:": _read_tfds, "hf:": hf_datasets.read}
 
 # file name's suffix (without compression) -> (path, reading) -> documents. Every other file is text.
 FORMATS: dict[str, Callable[[str, Reading], Iterator[Document]]] = {

@@ -1,7 +1,6 @@
 """Which files does a path name, and how is one opened? On local disks, and in buckets (gs://, s3://, az://).
 
-A file in a bucket is read as a stream, like a local one, and not kept: preparation reads the corpus once (a new
-vocabulary reads the beginning of it before), and the shards that it writes are local.
+A file in a bucket is read as a stream, like a local one; `bucket_cache` keeps copies.
 """
 
 import glob
@@ -70,10 +69,23 @@ def open_file(path: str) -> BinaryIO:
   try:
     return _remote(path).open("rb")
   except Exception as error:  # each storage library has its own types
-    raise _unreachable(path, error) from error
+    raise unreachable(path, error) from error
 
 
 # ---- buckets ----
+
+
+def remote_stat(path: str) -> tuple[int, float]:
+  """(bytes, time of the last change in seconds) of a file in a bucket.
+
+  Raises:
+    UserError: it cannot be reached.
+  """
+  try:
+    status = _remote(path).stat()
+    return status.length, status.mtime
+  except Exception as error:  # each storage library has its own types
+    raise unreachable(path, error) from error
 
 
 def _find_remote(path: str) -> list[str]:
@@ -88,7 +100,7 @@ def _find_remote(path: str) -> list[str]:
     else:
       found = [path] if root.exists() else []
   except Exception as error:  # each storage library has its own types
-    raise _unreachable(path, error) from error
+    raise unreachable(path, error) from error
   if not found:
     raise _nothing_found(path)
   return sorted(found)
@@ -100,7 +112,8 @@ def _remote(path: str):
   return epath.Path(path)
 
 
-def _unreachable(path: str, error: Exception) -> UserError:
+def unreachable(path: str, error: Exception) -> UserError:
+  """What to raise where a storage library fails."""
   return UserError("A bucket cannot be read", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
                    allowed="a file, a folder, or a glob without `**` in a bucket that this machine may read",
                    fix="check the path, your credentials, and that TensorFlow, or gcsfs or s3fs, is installed")

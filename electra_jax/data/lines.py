@@ -26,7 +26,7 @@ BINARY_MAGIC = {
 }
 
 
-def read_lines(path: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> Iterator[tuple[int, str]]:
   """(line number from 1, line without its end) of a text file, which a suffix of COMPRESSIONS unpacks.
 
   A UTF-8 byte order mark and NUL characters are dropped.

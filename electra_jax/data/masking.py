@@ -13,6 +13,7 @@ from jaxtyping import Float32, Int32, Int64
 from electra_jax import config
 from electra_jax.data import counter_hash
 from electra_jax.data.counter_hash import Purpose
+from electra_jax.errors import UserError
 
 POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
 POSITION_MASK = np.uint64(0xFFFF)
@@ -50,7 +51,7 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
 
   Args:
     masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, max_predictions.
-    special_ids: ids that are never masked and never drawn.
+    special_ids: ids that are never masked and never drawn: `protected_ids`.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
     continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
     token_odds: float [vocab] from `token_odds`, for the unit "token"; None = every token has the same.
@@ -145,6 +146,26 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   positions[:, :slots] = np.where(chosen, found, 0)
   weights[:, :slots] = chosen
   return positions, weights
+
+
+@functools.lru_cache(maxsize=4)  # it is asked for each batch
+def protected_ids(tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
+  """`special_ids` of `mask_batch`: the tokenizer's (roles, unused and control entries) and the entries in `never_mask`.
+
+  For markers that a corpus has of its own, such as "<speaker>".
+
+  Raises:
+    UserError: the vocabulary lacks one of them.
+  """
+  if not never_mask:
+    return tuple(tokenizer.special_ids)
+  ids = {token: i for i, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))}
+  missing = [entry for entry in never_mask if entry not in ids]
+  if missing:
+    raise UserError("data.masking.never_mask names what the vocabulary lacks", got=", ".join(map(repr, missing)),
+                    allowed='entries as they stand in the vocabulary: "[unused7]", "##ing", "Ġthe"',
+                    fix="correct or remove them")
+  return tuple(sorted({*tokenizer.special_ids, *(ids[entry] for entry in never_mask)}))
 
 
 def token_odds(token_counts: Int64[np.ndarray, "vocab"], rarity_exponent: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from electra_jax.data.files import open_file
+from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.lines import read_lines, universal_split
 from electra_jax.errors import UserError
 
@@ -25,6 +25,7 @@ class Reading:
   text_field: str = "text"
   on_bad_record: str = "error"  # error | skip
   tfds_dir: str = ""
+  cache: BucketCache = NO_CACHE  # opens the files
   skipped: Counter[str] = dataclasses.field(default_factory=Counter)  # why -> how many records
 
   def skip(self, error: UserError) -> None:
@@ -73,7 +74,7 @@ def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
   Raises:
     UserError: a broken record (unless those are skipped), with file and line; a file that is no text.
   """
-  for number, line in read_lines(path):
+  for number, line in read_lines(path, reading.cache.open):
     if not line.strip():
       continue
     place = f"{path}:{number}"
@@ -103,7 +104,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
     raise UserError("Reading Parquet needs a package that is not installed", got=path, allowed="pyarrow",
                     fix="pip install pyarrow, or write the corpus as JSONL") from error
   try:
-    with open_file(path) as opened, parquet.ParquetFile(opened) as file:
+    with reading.cache.open(path) as opened, parquet.ParquetFile(opened) as file:
       names = file.schema_arrow.names
       if reading.text_field not in names:
         raise UserError(f'A Parquet file has no column "{reading.text_field}"',

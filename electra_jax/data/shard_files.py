@@ -23,11 +23,13 @@ class SplitWriter:
   """Collects the rows of one split and writes each `shard_examples` of them as one .npy file.
 
   The first column, the number of tokens, also goes to a file of its own: batches of like length are made from it.
+  In memory are one shard and that column.
   """
 
   def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
     self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
-    self.waiting, self.num_waiting, self.files, self.lengths = [], 0, [], []
+    self.waiting, self.num_waiting = np.zeros((0, 0), dtype), 0  # rows of the next shard, and how many stand there
+    self.files, self.lengths = [], []
     with disk_errors(folder):
       os.makedirs(folder, exist_ok=True)
 
@@ -38,34 +40,35 @@ class SplitWriter:
       files: what `self.files` was then.
       waiting: what `waiting_rows` was then.
     """
-    self.files, self.waiting, self.num_waiting = list(files), [waiting] if len(waiting) else [], len(waiting)
-    parent = os.path.dirname(self.folder)
+    self.files, parent = list(files), os.path.dirname(self.folder)
     with disk_errors(self.folder):
       self.lengths = [np.load(os.path.join(parent, file["file"]), mmap_mode="r")[:, 0].copy() for file in files]
-    self.lengths += [rows[:, 0].copy() for rows in self.waiting]
+    self.add(waiting)
 
   def waiting_rows(self) -> np.ndarray:
     """The rows behind the last full shard, [examples, columns]."""
-    return np.concatenate(self.waiting) if self.waiting else np.zeros((0, 0), self.dtype)
+    return self.waiting[:self.num_waiting]
 
   def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
     """Takes rows in order; writes a shard whenever one is full."""
-    self.waiting.append(rows.astype(self.dtype))
-    self.lengths.append(self.waiting[-1][:, 0].copy())
-    self.num_waiting += len(rows)
-    if self.num_waiting < self.shard_examples:
+    if not len(rows):
       return
-    merged = np.concatenate(self.waiting)
-    full = len(merged) // self.shard_examples * self.shard_examples
-    for start in range(0, full, self.shard_examples):
-      self._write(merged[start:start + self.shard_examples])
-    self.waiting = [merged[full:].copy()]  # a view would keep the whole array in memory
-    self.num_waiting = len(merged) - full
+    if not len(self.waiting):
+      self.waiting = np.empty((self.shard_examples, rows.shape[1]), self.dtype)  # takes memory only as it is filled
+    self.lengths.append(rows[:, 0].astype(self.dtype))
+    while len(rows):
+      taken = rows[:self.shard_examples - self.num_waiting]
+      self.waiting[self.num_waiting:self.num_waiting + len(taken)] = taken
+      self.num_waiting += len(taken)
+      rows = rows[len(taken):]
+      if self.num_waiting == self.shard_examples:
+        self._write(self.waiting)
+        self.num_waiting = 0
 
   def finish(self) -> dict:
     """Writes the last, smaller shard and the lengths; returns the manifest's entry with every file and its checksum."""
     if self.num_waiting:
-      self._write(np.concatenate(self.waiting))
+      self._write(self.waiting_rows())
     lengths = np.concatenate(self.lengths or [np.zeros(0, self.dtype)])
     return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths)}
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config
 from electra_jax.data import masking
+from electra_jax.errors import UserError
 
 SPECIAL = (0, 1, 2, 3, 4)  # PAD CLS SEP MASK UNK
 MASK = 3
@@ -190,3 +191,44 @@ def test_properties(data, length, rows, rate, mask_share, slots, seed):
     changed = np.flatnonzero(out["masked_input_ids"][row] != ids[row])
     assert set(changed) <= set(positions[:k])
     assert all(x == MASK or 5 <= x < 13 for x in out["masked_input_ids"][row, positions[:k]])
+
+
+class Markers:
+  """A vocabulary whose entry 5 is a marker of the corpus."""
+
+  special_ids, mask_id, vocab_size = SPECIAL, MASK, 8
+
+  def tokens(self, ids):
+    return [["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "<speaker>", "a", "b"][i] for i in ids]
+
+
+def test_entries_that_are_never_masked():
+  tokenizer = Markers()
+  assert masking.protected_ids(tokenizer, ()) == SPECIAL
+  protected = masking.protected_ids(tokenizer, ("<speaker>",))
+  assert protected == (*SPECIAL, 5)
+  out = mask([[1, 5, 6, 7, 5, 2]] * 500, rate=1.0, mask_share=0.0, random_share=1.0, special_ids=protected,
+             vocab_size=8, max_predictions=6)
+  assert (out["masked_positions"][:, :3] == [2, 3, 0]).all() and out["masked_weights"].sum() == 1000
+  assert set(out["masked_input_ids"][:, 2:4].ravel()) == {6, 7}
+  with pytest.raises(UserError, match="'<listener>'"):
+    masking.protected_ids(tokenizer, ("<speaker>", "<listener>"))
+
+
+def test_the_pipeline_protects_them():
+  from configs import base
+  from electra_jax import config as config_lib
+  from electra_jax.data import pipeline
+
+  class Examples(list):
+    sequence_length, has_nsp_labels = 8, False
+
+    def read(self, example_ids):
+      return (np.tile(np.array([[1, 5, 6, 7, 5, 2, 0, 0]], np.int32), (len(example_ids), 1)),
+              *[np.full(len(example_ids), 6, np.int32)] * 2)
+
+  given = base.get_config()
+  given.data.sequence_length = 8
+  given.data.masking.update(rate=1.0, never_mask=("<speaker>",))
+  batch = pipeline.make_batch_at(Examples(range(9)), config_lib.resolve(given).data, Markers(), batch_size=4, seed=0)(0)
+  assert (batch["masked_positions"][:, :2] == [2, 3]).all() and batch["masked_weights"].sum() == 8

@@ -1,6 +1,7 @@
 """Parquet, TFDS, buckets, weighted mixtures, and records that are passed over: what is read, counted and refused."""
 
 import pathlib
+import sys
 from collections import Counter
 
 import numpy as np
@@ -214,6 +215,45 @@ def test_tfds_records_are_passed_over(tfds_dir):
   assert skipped == {"A TFDS record is not UTF-8": 1}
 
 
+# ---- Hugging Face data sets ----
+
+
+@pytest.fixture(scope="module")
+def hf_folders(tmp_path_factory):
+  """Saved data sets: one with splits, one without."""
+  import datasets
+
+  folder = tmp_path_factory.mktemp("hf")
+  whole = datasets.Dataset.from_dict({"body": [*TEXTS, None], "label": range(len(TEXTS) + 1)})
+  datasets.DatasetDict({"train": whole, "test": whole.select([0])}).save_to_disk(folder / "splits")
+  whole.select(range(len(TEXTS))).save_to_disk(folder / "one")
+  return folder
+
+
+def test_hf(hf_folders):
+  assert read(f"hf:{hf_folders}/one", text_field="body") == DOCUMENTS
+  assert read(f"hf:{hf_folders}/splits:test*2", text_field="body") == DOCUMENTS[:1] * 2
+  skipped = Counter()
+  assert read(f"hf:{hf_folders}/splits", text_field="body", on_bad_record="skip", skipped=skipped) == DOCUMENTS
+  assert skipped == {'The field "body" of a record is no text': 1}
+
+
+@pytest.mark.parametrize("path, field, message", [
+  ("hf:", "body", "no path"), ("hf:{}/splits:validation", "body", "validation"),
+  ("hf:{}/one", "text", "fields are body, label"), ("hf:{}/splits", "body", "record 5: a NoneType")])
+def test_bad_hf(hf_folders, path, field, message):
+  path = path.format(hf_folders)
+  with pytest.raises(UserError) as caught:
+    read(path, text_field=field)
+  assert_four_parts(caught, message, path)
+
+
+def test_hf_says_what_to_install(monkeypatch):
+  monkeypatch.setitem(sys.modules, "datasets", None)
+  with pytest.raises(UserError, match="pip install datasets"):
+    read("hf:any/name")
+
+
 # ---- buckets ----
 
 
@@ -233,6 +273,9 @@ def bucket(tmp_path, monkeypatch):
       if "locked" in str(path):
         raise RuntimeError("403 Forbidden")
       return super().open(self.local(path), mode)
+
+    def stat(self, path):
+      return super().stat(self.local(path))
 
     def exists(self, path):
       return super().exists(self.local(path))
