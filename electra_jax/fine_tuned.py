@@ -19,7 +19,7 @@ WINDOW_STRIDE = 128  # tokens between the starts of a long context's windows (BE
 LONGEST_ANSWER = 30  # tokens, as there
 SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
 
-ACTIVATIONS = {"tanh": jnp.tanh, "gelu": functools.partial(jax.nn.gelu, approximate=False)}
+ACTIVATIONS = {"none": lambda x: x, "tanh": jnp.tanh, "gelu": functools.partial(jax.nn.gelu, approximate=False)}
 
 
 class Pair(NamedTuple):
@@ -72,8 +72,8 @@ def encode_pair(run: Run, first: str, second: str | None, max_tokens: int | None
 
 
 def _separators(run: Run) -> list[int]:
-  """What stands between two texts besides the first one's [SEP]."""
-  return [run.tokenizer.sep_id] * bool(run.config.model.position_offset)
+  """What stands between two texts besides the first one's [SEP]: RoBERTa's vocabulary comes with a second one."""
+  return [run.tokenizer.sep_id] * (run.tokenizer.kind == "byte_bpe")
 
 
 def encode_windows(run: Run, question: str, context: str) -> list[Pair]:

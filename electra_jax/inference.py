@@ -5,7 +5,6 @@ generator (masks) and its discriminator (replaced tokens), section 2 of its pape
 """
 
 import functools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,33 +12,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
-from ml_collections import FrozenConfigDict
+from jaxtyping import Array, Bool, Float, Int
 
-from electra_jax import checkpoints, published
-from electra_jax import config as config_lib
-from electra_jax.data import masking, sentences, tokenizers
+from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats
-from electra_jax.models.bert import make_transformer_config
-from electra_jax.objectives import generators, networks
+from electra_jax.objectives import generators
 from electra_jax.objectives.networks import Network
+from electra_jax.runs import Run
+from electra_jax.runs import load as load
 
 Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
 
 BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
-
-
-class Run(NamedTuple):
-  """A trained run, ready to answer."""
-
-  config: FrozenConfigDict
-  tokenizer: tokenizers.Tokenizer
-  step: int | None  # optimizer updates behind the parameters; None: published weights do not say
-  params: PyTree
-  network: Network
 
 
 class Candidate(NamedTuple):
@@ -56,31 +42,6 @@ class Judged(NamedTuple):
   start: int
   end: int
   probability: float  # that it was replaced
-
-
-def load(workdir: str, step: int | None = None) -> Run:
-  """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
-
-  In place of a workdir it takes an export or published weights, of any of `exchange.formats`; these have no step.
-
-  Raises:
-    UserError: there is no run or no such checkpoint, or a part of it is damaged.
-  """
-  workdir = os.fspath(workdir)
-  if formats.find(workdir):
-    if step is not None:
-      raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
-                      fix="leave --step out, or give the workdir of a run")
-    config, tokenizer, params, network = published.load(workdir)
-    return Run(config, tokenizer, None, params, network)
-  config = config_lib.load(workdir)
-  step, params = checkpoints.load_params(workdir, step=step)
-  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
-  # CPUs have no bfloat16 units worth the lost digits.
-  dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
-  transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
-  network = networks.make(transformer, config.generator, config.objective)
-  return Run(config, tokenizer, step, params, network)
 
 
 def encode(run: Run, text: str | Sentence) -> Sentence:

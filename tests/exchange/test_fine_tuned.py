@@ -1,17 +1,24 @@
 """Do models fine-tuned with transformers say here what they say there? Classes of texts and pairs, answers."""
 
 import json
+import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 import transformers
+from ml_collections import ConfigDict
 
-from electra_jax import fine_tuned, inference
+from configs import bert_small
+from electra_jax import checkpoints, fine_tuned, inference
 from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.tools import predict
 from electra_jax.tools.predict_tasks import TASKS
+from electra_jax.train_state import TrainState
+from tests.workdirs import make_workdir
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 SIZES = dict(vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -74,14 +81,11 @@ def test_answers_come_from_every_window(tmp_path, monkeypatch):
 
 def test_two_separators_for_roberta():
   class Config:
-    class model:
-      position_offset = 2
-
     class data:
       sequence_length = 64
 
   class Words:
-    cls_id, sep_id, mask_id = 0, 2, 9
+    kind, cls_id, sep_id, mask_id = "byte_bpe", 0, 2, 9
 
     def encode_words(self, text):
       return [5] * len(text.split()), [(0, 1)] * len(text.split())
@@ -105,3 +109,32 @@ def test_mistakes(tmp_path):
       TASKS["question"].check(run, item)
   with pytest.raises(UserError, match="no masked LM"):
     inference.fill_mask(run, ["a [MASK]"])
+
+
+def test_fine_tuned_runs_of_ours(tmp_path, tmp_path_factory):
+  """A workdir with labels.json: the head's kernel decides, with and without a layer before it."""
+  workdir = shutil.copytree(make_workdir(tmp_path_factory.getbasetemp(), bert_small, "wordpiece"), tmp_path / "run")
+  step, params = checkpoints.load_params(str(workdir))
+  shutil.rmtree(workdir / "checkpoints")
+  width = params["encoder"]["layer_00"]["feed_forward"]["output"]["bias"].shape[0]
+  head = {"output": {"kernel": np.random.default_rng(0).standard_normal((width, 2)).astype(np.float32),
+                     "bias": np.array([0.5, 0], np.float32)}}
+  encoder = {name: value for name, value in params["encoder"].items() if not name.endswith("_head")}
+  saved = checkpoints.Checkpoints(str(workdir), ConfigDict(dict(keep_last=1, keep_every_steps=0, every_steps=1)))
+  saved.save(TrainState(np.int32(step), {"encoder": encoder | {"classification_head": head}}, {}), step)
+  saved.close()
+  record = json.loads((workdir / "config.json").read_text())
+  record["resolved"]["task"] = {"pooler": "none"}
+  (workdir / "config.json").write_text(json.dumps(record))
+  labels = {"task": "sst2", "head": "classification", "num_labels": 2, "label_names": ["bad", "good"]}
+  (workdir / "labels.json").write_text(json.dumps(labels))
+  run = inference.load(workdir)
+  assert run.config.objective.name == "sst2"
+  (one,) = TASKS["classify"].answer(run, [{"text": "the cat"}])
+  batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [inference.encode(run, "the cat")]))
+  logits = jax.jit(run.network.encode)(run.params, batch, batch["input_ids"])[0, 0] @ head["output"]["kernel"]
+  np.testing.assert_allclose(one.classes.values, jax.nn.softmax(logits + head["output"]["bias"]), atol=1e-5)
+  assert set(TASKS["classify"].record(one)["probabilities"]) == {"bad", "good"}
+  (workdir / "labels.json").write_text("{}")
+  with pytest.raises(UserError, match="labels of the fine-tuned run"):
+    inference.load(workdir)
