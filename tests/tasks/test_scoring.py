@@ -1,0 +1,68 @@
+"""Are degenerate predictions scored soberly? Constant, empty, NaN; medians over seeds; GLUE's two averages."""
+
+import math
+
+import numpy as np
+import pytest
+
+from electra_jax.tasks import ensembles, results, scoring
+
+ZERO, ONE = "0", "1"
+TABLE = [  # metrics, predictions, labels, values
+  (["accuracy", "f1", "matthews"], [ONE, ZERO, ONE, ONE], [ONE, ZERO, ZERO, ONE], [0.75, 0.8, 0.5773502691896258]),
+  (["accuracy", "f1", "matthews"], [ZERO] * 4, [ONE, ZERO, ZERO, ONE], [0.5, 0.0, 0.0]),  # constant
+  (["f1"], [ZERO, ZERO], [ZERO, ZERO], [0.0]),
+  (["pearson", "spearman"], [1.0, 2.0, 4.0], [1.0, 2.0, 3.0], [0.9819805060619659, 1.0]),
+  (["pearson", "spearman"], [2.0, 2.0, 2.0], [1.0, 2.0, 3.0], [0.0, 0.0]),  # constant
+  (["pearson", "spearman"], [2.0, math.nan, 2.0], [1.0, 2.0, 3.0], [math.nan, math.nan]),
+  (["accuracy"], [None, ZERO], [ZERO, ZERO], [math.nan]),  # logits that are no numbers
+  (["accuracy", "matthews", "spearman"], [], [], [math.nan] * 3),  # empty
+  (["tag_accuracy"], [("O", "B")], [("O", "O")], [0.5]),
+]
+
+
+@pytest.mark.parametrize("names,predictions,labels,values", TABLE)
+def test_metrics(names, predictions, labels, values):
+  assert list(scoring.score(names, predictions, labels).values()) == pytest.approx(values, nan_ok=True)
+
+
+def test_nan_never_wins_and_never_poisons():
+  values = [math.nan, 0.5, math.nan, 0.7, 0.6]
+  assert scoring.best(values) == 3
+  assert scoring.summarise(values) == pytest.approx(
+    {"median": 0.6, "min": 0.5, "max": 0.7, "sd": 0.1, "num_runs": 3, "num_failed": 2})
+  nothing = scoring.summarise([math.nan, math.nan])
+  assert math.isnan(nothing["median"]) and nothing["num_runs"] == 0 and scoring.best([math.nan]) is None
+
+
+def test_both_averages_of_glue():
+  one = dict.fromkeys(("accuracy", "f1", "matthews", "pearson", "matched/accuracy"), 1.0)
+  one |= {"spearman": 0.2, "mismatched/accuracy": 0.0}
+  scores = {task: dict(one) for task in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")}
+  assert scoring.glue_score(scores) == pytest.approx((7 + 0.2) / 8)  # WNLI and the mismatched set do not count
+  assert math.isnan(scoring.leaderboard_score(scores))
+  assert scoring.leaderboard_score({**scores, "wnli": {"accuracy": 0.0}}) == pytest.approx((6 + 0.6 + 0.5) / 9)
+  assert math.isnan(scoring.glue_score({k: v for k, v in scores.items() if k != "rte"}))
+
+
+def test_an_ensemble_averages_probabilities_and_leaves_nan_out():
+  sure, unsure = np.array([[4.0, 0.0]], np.float32), np.array([[0.0, 0.5]], np.float32)
+  broken = np.array([[np.nan, 0.0]], np.float32)
+  found = ensembles.average([{"classification_head": x} for x in (unsure, sure, unsure, broken)], "classification")
+  assert found["classification_head"].argmax() == 0 and np.isfinite(found["classification_head"]).all()
+  scores = ensembles.average([{"classification_head": np.array([[x]])} for x in (1.0, 2.0)], "regression")
+  assert scores["classification_head"].tolist() == [[1.5]]
+
+
+def test_patience_waits_for_every_seed_and_nan_is_no_improvement():
+  def curve(*rows):
+    return [{"step": i, "scores": [{"accuracy": x} for x in row]} for i, row in enumerate(rows)]
+
+  assert not results.is_stale(curve((0.5, 0.5), (0.4, 0.6), (0.4, 0.5)), "accuracy", 2)
+  assert results.is_stale(curve((0.5, 0.6), (0.4, 0.5), (math.nan, 0.5)), "accuracy", 2)
+  assert not results.is_stale(curve((0.5, 0.5)), "accuracy", 0)
+
+
+def test_seqeval_counts_entities():
+  pytest.importorskip("seqeval")
+  assert scoring.entity_f1([("B-A", "I-A", "O")], [("B-A", "O", "O")]) == 0.0
