@@ -4,6 +4,7 @@ import gzip
 import json
 import pathlib
 import pickle
+import random
 import subprocess
 import sys
 
@@ -119,6 +120,19 @@ def test_odd_texts(trained, kind, text):
   assert all(0 <= start <= end <= len(text) for start, end in offsets)
   if kind == "byte_bpe":
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("limit", [10**6, 0])
+def test_remembered_words_change_nothing(trained, monkeypatch, kind, limit):
+  monkeypatch.setattr("electra_jax.data.tokenizer_kinds.KNOWN_CHARACTERS", limit)
+  tokenizer, _ = trained[kind]
+  draw = random.Random(0)
+  alphabet = " " * 6 + "ab'sSΣσ1,.\t\u00a0\u2028\u3000\x1c\x85\x00\ufffd\u0301\u200b漢é🙂\u0130\n"
+  texts = [*TEXTS, *("".join(draw.choices(alphabet, k=draw.randint(0, 14))) for _ in range(3000))]
+  expected = [encoding.ids for encoding in tokenizer._library.encode_batch(texts, add_special_tokens=False)]
+  for start in range(0, len(texts), 500):
+    assert tokenizer.encode_batch(texts[start:start + 500]) == expected[start:start + 500]
 
 
 @pytest.mark.parametrize("kind", KINDS)
