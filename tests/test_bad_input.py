@@ -23,6 +23,7 @@ import pytest
 from configs import base, tiny
 from electra_jax import checkpoints, distributed, metrics, objectives, pretrain
 from electra_jax import config as config_lib
+from electra_jax import workdir as workdir_lib
 from electra_jax.data import lines, order, tokenizers
 from electra_jax.errors import UserError
 from tests import fake_objective
@@ -416,6 +417,19 @@ def test_sigterm_saves_and_ends_with_status_75(place):
   assert_run_can_go_on(place, place.run)
   pretrain.pretrain(small(place, train__num_steps=step + 1), str(place.run))
   assert checkpoints.saved_steps(str(place.run))[-1] == step + 1
+
+
+def test_a_second_job_in_a_workdir_refuses_and_the_first_goes_on(place):
+  first = start(place, place.run, num_steps=1_000_000)
+  wait_for_row(place.run, first)
+  second = start(place, place.run, num_steps=1_000_000)
+  said = second.communicate(timeout=60)[0]
+  assert second.returncode == 2 and "Another job is running in the workdir" in said, said
+  assert first.poll() is None
+  first.kill()  # the lock ends with it
+  first.communicate(timeout=20)
+  with workdir_lib.lock(str(place.run)):
+    pass
 
 
 def free_address():
