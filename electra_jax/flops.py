@@ -59,6 +59,10 @@ class Network:
   vocab: int
   length: int
   heads_on_top: tuple[str, ...]  # of HEADS
+  type_vocab: int = 2
+  queries: int = 0  # width of queries, keys and values, all heads together; 0: hidden
+  cross_attention: bool = False  # a decoder's second attention in each layer, over an encoder of the same length
+  mlm_share: float = PAPER_MLM_SHARE  # at the softmax, in the paper's count; 1 for language models
 
 
 def model_flops(config) -> FlopCount:
@@ -90,11 +94,14 @@ def paper_flops(config) -> FlopCount:
   """
   terms = {}
   for name, network in _networks(config, config.data.tokenizer.vocab_size).items():
-    extra = {"embedding_lookup": 2 * network.embed * (network.vocab + network.length + config.model.type_vocab_size),
-             "elementwise": _elementwise(network)}
-    counts = _encoder(network) | _heads(network, PAPER_MLM_SHARE) | extra
-    terms |= {f"{name}/{term}": count for term, count in counts.items()}
+    terms |= {f"{name}/{term}": count for term, count in paper_forward(network).items()}
   return _count("ELECTRA Appendix C: 2 x forward, dense lookups, all operations", config, terms, 2)
+
+
+def paper_forward(net: Network) -> dict[str, float]:
+  """The paper's count of one network's forward pass, operations per token by term."""
+  lookup = 2 * net.embed * (net.vocab + net.length + net.type_vocab)
+  return _encoder(net) | _heads(net, net.mlm_share) | {"embedding_lookup": lookup, "elementwise": _elementwise(net)}
 
 
 def _count(convention: str, config, forward_per_token: dict[str, float], factor: int) -> FlopCount:
@@ -130,21 +137,29 @@ def _networks(config, vocab_size: int) -> dict[str, Network]:
   def network(branch, heads_on_top):
     return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
                    heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
-                   length=config.data.sequence_length, heads_on_top=heads_on_top)
+                   length=config.data.sequence_length, heads_on_top=heads_on_top,
+                   type_vocab=config.model.type_vocab_size)
 
   return {name: network(config.generator if name == "generator" else config.model, heads_on_top)
           for name, heads_on_top in NETWORKS[config.objective.name].items()
           if name != "generator" or config.generator.kind == "learned"}
 
 
+def kept_network(config) -> Network:
+  """The encoder that fine-tuning keeps: the discriminator, or the masked LM itself; the vocabulary unpadded."""
+  networks = _networks(config, config.data.tokenizer.vocab_size)
+  return next(network for name, network in networks.items() if name != "generator")
+
+
 # Forward operations per token of the input. One dense layer of n inputs and m outputs costs 2 n m per token.
 
 
 def _encoder(net: Network) -> dict[str, float]:
+  queries, attentions = net.queries or net.hidden, net.layers * (2 if net.cross_attention else 1)
   return {
     "embedding_projection": 0 if net.embed == net.hidden else 2 * net.embed * net.hidden,
-    "attention_projections": net.layers * 4 * 2 * net.hidden**2,  # query, key, value, output
-    "attention_scores": net.layers * 2 * 2 * net.hidden * net.length,  # query x key, weights x value
+    "attention_projections": attentions * 2 * net.hidden * (3 * queries + net.hidden),  # query, key, value; output
+    "attention_scores": attentions * 2 * (queries + net.hidden) * net.length,  # query x key, weights x value
     "feed_forward": net.layers * 2 * 2 * net.hidden * net.mlp,
   }
 
@@ -187,6 +202,6 @@ def _elementwise(net: Network) -> float:
   layers = net.layers * (biases + blocks + scores + net.mlp * GELU)
   hidden_layer = net.hidden * (1 + GELU) + 1
   mlm = net.embed * (1 + GELU + LAYER_NORM) + net.vocab * (1 + SOFTMAX)
-  heads = {"mlm": PAPER_MLM_SHARE * mlm, "full_mlm": mlm, "rtd": hidden_layer, "sentence": hidden_layer / net.length,
-           "nsp": 3 * net.hidden / net.length, "copy": 1, "baseline": PAPER_MLM_SHARE}
+  heads = {"mlm": net.mlm_share * mlm, "full_mlm": mlm, "rtd": hidden_layer, "sentence": hidden_layer / net.length,
+           "nsp": 3 * net.hidden / net.length, "copy": 1, "baseline": net.mlm_share}
   return embedding + layers + sum(heads[head] for head in net.heads_on_top)

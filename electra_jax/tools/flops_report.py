@@ -1,0 +1,178 @@
+"""What did the papers' models cost, by our count beside theirs, and what will my config cost on which hardware?"""
+
+import csv
+import importlib.util
+import json
+import os
+import sys
+
+from absl import flags
+
+from electra_jax import config as config_lib
+from electra_jax import flops, flops_tables
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("format", "md", ["md", "csv", "json"], "What stdout holds: Markdown tables, or CSV or JSON alone.")
+flags.DEFINE_float("mfu", 0.4, "Share of the peak that training reaches.", lower_bound=0.001, upper_bound=1.0)
+flags.DEFINE_integer("devices", 1, "Cards or TPU chips that share the work.", lower_bound=1)
+
+USAGE = """Counts training and inference FLOPs and parameters: the papers' rows, or your configs.
+
+  python -m electra_jax.tools.flops_report                      every row of ELECTRA's tables beside the paper's figure
+  python -m electra_jax.tools.flops_report configs/base.py configs/small.py --mfu=0.5 --devices=8
+  python -m electra_jax.tools.flops_report --format=json > flops.json
+
+Two conventions, never mixed: the paper's (Appendix C) for its tables, matrix products alone for time and MFU
+(docs/flops.md)."""
+
+# Dense FLOP/s of a card or a whole chip: bfloat16, on V100 float16.
+HARDWARE = {
+  "V100": flops.HARDWARE_PEAKS["Tesla V100-SXM2-16GB"], "A100": flops.HARDWARE_PEAKS["NVIDIA A100-SXM4-80GB"],
+  "H100": flops.HARDWARE_PEAKS["NVIDIA H100 80GB HBM3"], "TPU v3": 2 * flops.HARDWARE_PEAKS["TPU v3"],  # two cores
+  **{f"TPU {name}": flops.HARDWARE_PEAKS[f"TPU {name}"] for name in ("v4", "v5e", "v5p", "v6e")},
+}
+
+TABLE_COLUMNS = {  # heading -> field of flops_tables.Row.as_dict()
+  "model": "name", "source": "source", "train": "train_flops", "paper": "paper_train_flops",
+  "diff.": "train_difference", "released script": "reference_train_flops", "diff. ": "reference_difference",
+  "infer": "inference_flops", "paper ": "paper_inference_flops", "diff.  ": "inference_difference",
+  "parameters": "parameters", "paper  ": "paper_parameters", "diff.   ": "parameters_difference", "note": "note",
+}
+
+
+def component(term: str) -> str:
+  """The component that a term `network/term` belongs to; all of a generator's terms are its own component."""
+  network, name = term.split("/")
+  if network == "generator":
+    return "generator"
+  for prefix in ("attention", "feed_forward", "embedding", "elementwise"):
+    if name.startswith(prefix):
+      return prefix
+  return "heads"
+
+
+def config_row(name: str, config, *, mfu: float, devices: int) -> dict:
+  """The report of one resolved config; operations by component are per training step."""
+  paper, model = flops.paper_flops(config), flops.model_flops(config)
+  tokens = config.train.batch_size * config.data.sequence_length
+
+  def by_component(count):
+    totals = dict.fromkeys(("attention", "feed_forward", "embedding", "generator", "heads", "elementwise"), 0.0)
+    for term, value in count.terms.items():
+      totals[component(term)] += value
+    return totals
+
+  counts = {
+    key: {"convention": count.convention, "train_flops": count.per_run, "per_step": count.per_step,
+          "per_token": count.per_step / tokens, "components": by_component(count), "terms": count.terms}
+    for key, count in (("paper", paper), ("model", model))}
+  kept = flops.kept_network(config)
+  positions = config.model.max_position_embeddings
+  return {
+    "name": name, "train_flops": paper.per_run, "inference_flops": flops_tables.inference(kept),
+    "parameters": flops_tables.parameters(kept, positions=positions), "paper_train_flops": None,
+    "steps": config.train.num_steps, "tokens_per_step": tokens, "conventions": counts, "mfu": mfu, "devices": devices,
+    "hours": {chip: model.per_run / (peak * mfu * devices) / 3600 for chip, peak in HARDWARE.items()},
+  }
+
+
+def load_recipe(argument: str):
+  """The resolved config of `configs/x.py` or `configs/x.py:variant`.
+
+  Raises:
+    UserError: there is no such file, or it is no recipe.
+  """
+  path, _, variant = argument.partition(":")
+  if not (path.endswith(".py") and os.path.isfile(path)):
+    raise UserError("There is no such recipe", got=argument, allowed="paths of Python files with get_config",
+                    fix="python -m electra_jax.tools.flops_report configs/base.py")
+  sys.path.insert(0, os.getcwd())  # recipes import configs.common
+  spec = importlib.util.spec_from_file_location("recipe", path)
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    given = module.get_config(variant or None)
+  except Exception as error:  # a recipe is a program: it can raise anything
+    raise UserError("The recipe cannot be loaded", got=f"{argument}: {error}",
+                    allowed="a Python file with get_config, like those in configs/", fix="correct the file") from error
+  finally:
+    sys.path.pop(0)
+  return config_lib.resolve(given)
+
+
+def cell(field: str, value) -> str:
+  """A value as a reader wants it: `6.43e19`, `+0.5 %`, `110M`."""
+  if value is None:
+    return "-"
+  if isinstance(value, str):
+    return value
+  if field.endswith("difference"):
+    return f"{100 * value:+.1f} %"
+  if field.endswith("parameters"):
+    return f"{value / 1e6:,.1f}M"
+  return f"{value:.3e}".replace("e+", "e")
+
+
+def markdown(headings: list[str], lines: list[list[str]]) -> str:
+  """One Markdown table."""
+  rule = ["---"] * len(headings)
+  return "\n".join("| " + " | ".join(part.strip() for part in line) + " |" for line in [headings, rule, *lines])
+
+
+def config_markdown(row: dict) -> str:
+  """The tables of one config."""
+  counts = row["conventions"]
+  parts = [f"## {row['name']}\n\n{row['steps']:,} steps of {row['tokens_per_step']:,} tokens; kept encoder "
+           f"{cell('parameters', row['parameters'])} parameters; classifying 128 tokens "
+           f"{cell('', row['inference_flops'])} FLOPs.\n"]
+  for key, count in counts.items():
+    parts.append(f"`{key}_flops`, convention: {count['convention']}\n")
+    lines = [[name, cell("", value), f"{100 * value / count['per_step']:.1f} %"]
+             for name, value in count["components"].items()]
+    totals = [["per step", cell("", count["per_step"]), "100 %"], ["per token", cell("", count["per_token"]), ""],
+              ["run", cell("", count["train_flops"]), ""]]
+    parts.append(markdown(["per step", "FLOPs", "share"], lines + totals) + "\n")
+  parts.append(f"Time of the run on {row['devices']} device(s) at MFU {row['mfu']:g} (`model_flops`):\n")
+  parts.append(markdown(["hardware", "hours", "days"], [[chip, f"{hours:,.1f}", f"{hours / 24:,.2f}"]
+                                                        for chip, hours in row["hours"].items()]) + "\n")
+  return "\n".join(parts)
+
+
+def flat(row: dict, prefix: str = "") -> dict:
+  """Nested names joined by dots, for CSV."""
+  out = {}
+  for key, value in row.items():
+    out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+  return out
+
+
+def write_csv(rows: list[dict]) -> None:
+  """All rows to stdout; a term that a row lacks stays empty."""
+  flattened = [flat(row) for row in rows]
+  writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(key for row in flattened for key in row)), lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(flattened)
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) > 1:
+    rows = [config_row(path, load_recipe(path), mfu=FLAGS.mfu, devices=FLAGS.devices) for path in argv[1:]]
+  else:
+    rows = [row.as_dict() for row in flops_tables.rows()]
+  if FLAGS.format == "json":
+    print(json.dumps(rows, indent=2))
+  elif FLAGS.format == "csv":
+    write_csv(rows)
+  elif len(argv) > 1:
+    print("\n".join(config_markdown(row) for row in rows))
+  else:
+    print("Convention: ELECTRA Appendix C (2 x forward, dense lookups, all operations); inference on 128 tokens.\n")
+    print(markdown(list(TABLE_COLUMNS), [[cell(field, row[field]) for field in TABLE_COLUMNS.values()]
+                                         for row in rows]))
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE, takes_arguments=True)
