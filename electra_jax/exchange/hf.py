@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -230,17 +231,49 @@ def _check_table(tensors: dict[str, np.ndarray], family: str, config: dict, fold
 # ---- writing ----
 
 
-def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer) -> Weights:
+def with_gelu_layer(params: dict[str, np.ndarray], head: str, hidden_size: int) -> dict[str, np.ndarray]:
+  """A linear head over [CLS] (ELECTRA's, section 3.1) as the two layers that transformers has, which say the same.
+
+  gelu(z) - gelu(-z) = z: the hidden layer computes every output and its negative, the second layer subtracts.
+
+  >>> two = with_gelu_layer({"h/output/kernel": np.eye(4)[:, :2], "h/output/bias": np.ones(2)}, "h", 4)
+  >>> two["h/dense/kernel"].shape, two["h/output/kernel"].T.tolist()
+  ((4, 4), [[1.0, 0.0, -1.0, 0.0], [0.0, 1.0, 0.0, -1.0]])
+  """
+  kernel, bias = params[f"{head}/output/kernel"], params[f"{head}/output/bias"]
+  num_outputs = len(bias)
+  if 2 * num_outputs > hidden_size:
+    raise UserError("A linear head has too many outputs for transformers' two layers", got=f"{num_outputs} labels",
+                    allowed=f"at most {hidden_size // 2}, half of the hidden size",
+                    fix="fine-tune with --config.task.pooler=gelu, or use --format=msgpack")
+  dense, dense_bias = np.zeros((hidden_size, hidden_size), kernel.dtype), np.zeros(hidden_size, bias.dtype)
+  dense[:, :2 * num_outputs] = np.concatenate([kernel, -kernel], axis=1)
+  dense_bias[:2 * num_outputs] = np.concatenate([bias, -bias])
+  output = np.zeros((hidden_size, num_outputs), kernel.dtype)
+  output[:num_outputs] = np.eye(num_outputs)
+  output[num_outputs:2 * num_outputs] -= np.eye(num_outputs, dtype=kernel.dtype)
+  return params | {f"{head}/dense/kernel": dense, f"{head}/dense/bias": dense_bias,
+                   f"{head}/output/kernel": output, f"{head}/output/bias": np.zeros_like(bias)}
+
+
+def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer,
+                 labels: Sequence[str] | None = None) -> Weights:
   """A network as Hugging Face stores it: padding rows of the vocabulary cut, tied copies left to the reader.
 
   Args:
     model: our `config.model` keys, with the network's own sizes.
     params: path below the network -> array; its token table too, also where another network lends it.
+    labels: names of the outputs of a classification or tagging head; None: LABEL_0, LABEL_1, ...
+
+  Raises:
+    UserError: transformers has no class with such a head.
   """
   kept = {path: value[: tokenizer.vocab_size] if path in ("embeddings/token/embedding", "mlm_head/output_bias")
           else value for path, value in params.items()}
   heads = tuple(dict.fromkeys(path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")))
-  labels = params.get("classification_head/output/bias")
+  outputs = params.get("classification_head/output/bias", params.get("tagging_head/output/bias"))
+  if outputs is not None:
+    labels = labels or [f"LABEL_{i}" for i in range(len(outputs))]
   known = mapping.FAMILIES[family][1]
   for head in heads:
     lacking = [path for path in known if path.startswith(f"{head}/") and path not in params]
@@ -248,7 +281,7 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
       raise UserError("No class of transformers has this head", got=f"{head} without {', '.join(lacking)}",
                       allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
                       fix="fine-tune with the dense layer that transformers has over [CLS], or use --format=msgpack")
-  config = hf_config.make(family, model, heads, tokenizer, num_labels=None if labels is None else len(labels))
+  config = hf_config.make(family, model, heads, tokenizer, labels)
   return Weights(config, mapping.to_hf(kept, family))
 
 

@@ -1,6 +1,6 @@
 """What does config.json say? Hugging Face's description of a model from ours, and ours from theirs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import mapping
@@ -55,14 +55,15 @@ def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
   return "electra" if is_electra else "bert"
 
 
-def make(family: str, model: dict, heads: tuple[str, ...], tokenizer, num_labels: int | None = None) -> dict:
+def make(family: str, model: dict, heads: tuple[str, ...], tokenizer,
+         labels: Sequence[str] | None = None) -> dict:
   """config.json of a network.
 
   Args:
     model: our `config.model` keys; a generator's own sizes in place of the encoder's.
     heads: ours; the first one in the order of ARCHITECTURES names the class.
     tokenizer: gives the vocabulary's size (padding rows are cut) and the special ids.
-    num_labels: of a classification head.
+    labels: names of the outputs of a classification or tagging head.
   """
   rows = ARCHITECTURES[family]
   head = next((head for head in rows if head in heads), None)
@@ -75,10 +76,11 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer, num_labels
     # The head over [CLS] has a hidden layer with GELU; these four say so for multiple choice.
     config |= {"embedding_size": model["embedding_size"], "summary_type": "first", "summary_use_proj": True,
                "summary_activation": "gelu", "summary_last_dropout": model["hidden_dropout_prob"]}
-  if num_labels is not None:
-    config |= {"id2label": {str(i): f"LABEL_{i}" for i in range(num_labels)},
-               "label2id": {f"LABEL_{i}": i for i in range(num_labels)},
-               "problem_type": "regression" if num_labels == 1 else "single_label_classification"}
+  if labels:
+    config |= {"id2label": {str(i): label for i, label in enumerate(labels)},
+               "label2id": {label: i for i, label in enumerate(labels)}}
+    if "classification_head" in heads:
+      config["problem_type"] = "regression" if len(labels) == 1 else "single_label_classification"
   return config
 
 

@@ -16,23 +16,30 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
     hf_config: its config.json.
     config: the run's resolved config.
     step: optimizer updates behind the parameters.
-    evaluation: a row of metrics.jsonl; None: there was none.
+    evaluation: a row of metrics.jsonl, of a fine-tuned run {metric: summary}; None: there was none.
     imported_from: where the run's parameters came from, if it did not start from scratch.
   """
   (architecture,) = hf_config["architectures"]
   task = next((task for ending, task in TASKS.items() if architecture.endswith(ending)), "feature-extraction")
   data, train, masking = config.data, config.train, config.data.masking
+  is_fine_tuned = config.mode == "finetune"
   tokens = step * train.batch_size * data.sequence_length
-  run = {"Objective": f"`{config.objective.name}`", "Optimizer updates": f"{step:,} of {train.num_steps:,}",
-         "Batch": f"{train.batch_size:,} sequences of {data.sequence_length} tokens, {tokens:,} token positions in all",
+  updates = f"{train.num_steps:,}" if is_fine_tuned else f"{step:,} of {train.num_steps:,}"
+  run = {"Optimizer updates": updates,
+         "Batch": f"{train.batch_size:,} sequences of at most {data.sequence_length} tokens",
          "Optimizer": f"{config.optimizer.name}, peak learning rate {config.optimizer.learning_rate:g}, "
-         f"{config.optimizer.warmup_steps:,} warm-up steps",
-         "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
-         "Started from": imported_from or config.checkpoint.init_from or "scratch"}
+         f"{config.optimizer.warmup_steps:,} warm-up steps"}
+  if is_fine_tuned:
+    run["Started from"] = config.task.init_from
+  else:
+    run |= {"Objective": f"`{config.objective.name}`", "Token positions": f"{tokens:,}",
+            "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
+            "Started from": imported_from or config.checkpoint.init_from or "scratch"}
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
     "tags:", f"- {hf_config['model_type']}", "- electra_jax", "---", "", f"# {name}", "",
-    f"`{architecture}` with {num_parameters:,} parameters, pre-trained with electra_jax.", "",
+    f"`{architecture}` with {num_parameters:,} parameters, "
+    + (f"fine-tuned on {config.task.name}" if is_fine_tuned else "pre-trained") + " with electra_jax.", "",
     "```python", "from transformers import AutoTokenizer, " + architecture, "",
     'tokenizer = AutoTokenizer.from_pretrained("PATH")', f'model = {architecture}.from_pretrained("PATH")', "```", "",
     "## Model", "", *_table({
@@ -41,18 +48,26 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
       "Vocabulary": f"{hf_config['vocab_size']:,} entries, {data.tokenizer.kind}, "
       + ("uncased" if data.tokenizer.lowercase else "cased"),
       "Longest input trained on": f"{data.sequence_length} tokens"}),
-    "## Data", "", *_table({"Source": f"`{data.path or 'not recorded'}`", "Format": data.format,
+    "## Data", "", *_table({"Task": config.task.name, "Source": f"`{config.task.data_dir or config.task.train_path}`"}
+                           if is_fine_tuned else
+                           {"Source": f"`{data.path or 'not recorded'}`", "Format": data.format,
                             "Held out": f"{data.heldout_share:.1%} of the documents"}),
     "## Training", "", *_table(run),
-    "## Cost", "", "Of the whole run's networks, up to this step.", "", *_table(
-      {count.convention: f"{count.per_step * step:.3g} FLOPs"
-       for count in (flops.paper_flops(config), flops.model_flops(config))}),
+    *([] if is_fine_tuned else _cost(config, step)),
     "## Evaluation", "", *_evaluation(evaluation, step)])
+
+
+def _cost(config, step: int) -> list[str]:
+  counts = (flops.paper_flops(config), flops.model_flops(config))
+  return ["## Cost", "", "Of the whole run's networks, up to this step.", "",
+          *_table({count.convention: f"{count.per_step * step:.3g} FLOPs" for count in counts})]
 
 
 def _evaluation(row: dict | None, step: int) -> list[str]:
   if row is None:
     return ["This checkpoint was not evaluated.", ""]
+  if "step" not in row:
+    return ["On the dev set, over the seeds of the run.", "", *_table({name: str(v) for name, v in row.items()})]
   values = {name: f"{value:.4g}" for name, value in sorted(row.items()) if "/" in name}
   when = "" if row["step"] == step else f" (of step {row['step']:,}, the last one before this checkpoint)"
   return [f"On held-out documents{when}; losses in nats.", "", *_table(values)]

@@ -117,17 +117,33 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
     by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
     by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
-  found, left_out = {}, []
+  found, left_out, (pooler, labels) = {}, [], fine_tuning_of(source)
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
     # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
-    family = hf_config.family_of(model, heads | ({"rtd_head"} if name in ("discriminator", GENERATOR) else set()))
+    is_pair = name in ("discriminator", GENERATOR)
+    family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)
+    for head in heads & {"classification_head", "multiple_choice_head"} if pooler == "gelu" else ():
+      if f"{head}/dense/kernel" not in params:
+        params = hf.with_gelu_layer(params, head, model["hidden_size"])
     known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
     left_out += sorted(f"{name}/{head}" for head in heads - known)
     params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
-    found[name] = hf.make_weights(family, model, params, source.tokenizer)
+    found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
   return found, left_out
+
+
+def fine_tuning_of(source: Source) -> tuple[str, list[str]]:
+  """(activation of the layer over [CLS] in the export, names of the labels) of a fine-tuned run."""
+  if source.config.mode != "finetune":
+    return "tanh", []
+  with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
+    labels = json.load(file)
+  reads_cls = labels["head"] in ("classification", "regression", "multiple_choice")
+  # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
+  pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
+  return pooler, labels["label_names"]
 
 
 def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
@@ -151,7 +167,13 @@ def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
 
 
 def last_evaluation(workdir: str, step: int) -> dict | None:
-  """The last row of the run's evaluations at or before a step."""
+  """The last row of the run's evaluations at or before a step; of a fine-tuned run its scores, text by metric."""
+  path = os.path.join(workdir, "results.json")
+  if os.path.exists(path):
+    with open(path, encoding="utf-8") as file:
+      summary = json.load(file)["summary"]
+    return {metric: ", ".join(f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, float))
+            for metric, found in summary.items()}
   try:
     rows = metrics.read_rows(workdir)
   except UserError:  # an averaged or imported folder has no log

@@ -1,5 +1,6 @@
 """Does a run survive the way out to transformers and back, bit for bit, and is nothing harmed on the way?"""
 
+import dataclasses
 import json
 import os
 
@@ -13,11 +14,12 @@ from flax import serialization
 
 from configs import bert_original_base, bert_small, roberta_base, tiny
 from configs.ablations import tying_all
-from electra_jax import checkpoints, inference, metrics, published, sharding
+from electra_jax import checkpoints, inference, metrics, pretrained, published, sharding
 from electra_jax import config as config_lib
 from electra_jax.data import sentences, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config
+from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tools import export, import_weights
 from electra_jax.train_state import TrainState
 from tests.workdirs import TEXT
@@ -190,6 +192,58 @@ def test_starting_from_a_folder(workdir_of, tmp_path):
   assert not start.fresh
   keys = import_weights.keys_to_go_on(given_of("electra"), str(tmp_path / "imported"))
   assert keys["checkpoint.init_from"] == str(tmp_path / "imported") and "data.tokenizer.vocab_size" in keys
+
+
+FINE_TUNED = {  # recipe, pooler, the task's head, heads of the network, transformers' class
+  "electra, linear": (tiny, "none", "classification", ("classification_head",), "ElectraForSequenceClassification"),
+  "bert": (bert_original_base, "tanh", "multiple_choice", ("multiple_choice_head",), "BertForMultipleChoice"),
+  "roberta": (roberta_base, "tanh", "span", ("span_head", "answerable_head"), "RobertaForQuestionAnswering"),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_fine_tuned_heads(tmp_path, name):
+  """A fine-tuned run's folder, its network and that of transformers."""
+  import torch
+
+  recipe, pooler, head, heads, architecture = FINE_TUNED[name]
+  given = recipe.get_config("tiny")
+  given.mode, given.objective.name = "finetune", "mlm"
+  given.data.tokenizer.update(kind="wordpiece" if recipe is not roberta_base else "byte_bpe", vocab_size=400)
+  given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", pooler=pooler)
+  config = config_lib.resolve(given)
+  workdir = tmp_path / "run"
+  workdir.mkdir()
+  config_lib.save(str(workdir / "config.json"), given, config)
+  tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, iter(TEXT * 20), str(workdir / "tokenizer"), seed=0)
+  labels = ["no", "yes", "maybe"] if head == "classification" else []
+  (workdir / "labels.json").write_text(json.dumps({"head": head, "label_names": labels}))
+  num_labels = {"classification": 3, "multiple_choice": 1, "span": 2}[head]
+  transformer = dataclasses.replace(
+    make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32"), num_labels=num_labels,
+    pooler=pooler)
+  shapes = jax.eval_shape(lambda: pretrained.init_params(jax.random.key(0), transformer, heads, None))
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda s: 0.2 * rng.standard_normal(s.shape).astype(np.float32), shapes)
+  saved = checkpoints.Checkpoints(str(workdir), config.checkpoint)
+  saved.save(TrainState(jnp.int32(1), params, {}), 1)
+  saved.close()
+  done = export.export(str(workdir), str(tmp_path / "out"))
+  assert done.left_out == ["encoder/answerable_head"] * (head == "span")
+  theirs, said = getattr(transformers, architecture).from_pretrained(tmp_path / "out", output_loading_info=True)
+  assert not any(said.values()), said
+  ids = jnp.asarray(np.random.default_rng(1).integers(5, tokenizer.vocab_size, (2, 12)))
+  batch = {"input_ids": ids, "token_type_ids": jnp.zeros_like(ids), "attention_mask": jnp.ones(ids.shape, bool)}
+  ours = jax.jit(lambda p: Bert(transformer, head_names=heads).apply(
+    {"params": p}, batch, False, method="task_outputs"))(params["encoder"])[heads[0]]
+  with torch.no_grad():
+    given_ids = torch.tensor(np.asarray(ids)).long()
+    out = theirs.eval()(given_ids[None] if head == "multiple_choice" else given_ids)
+  logits = torch.stack([out.start_logits, out.end_logits], -1) if head == "span" else out.logits
+  np.testing.assert_allclose(ours, logits.numpy().reshape(ours.shape), atol=1e-4, rtol=1e-4)
+  if labels:
+    assert theirs.config.id2label == dict(enumerate(labels))
+  assert "fine-tuned on own_classification" in (tmp_path / "out/README.md").read_text()
 
 
 def test_encoded_texts_give_the_same_logits(workdir_of, tmp_path):
