@@ -1,7 +1,7 @@
 """ELECTRA Figure 3 left: a generator of 256 hidden units under a Base discriminator of 768, 500k steps.
 
-Inside the 1/4 to 1/2 that "work best". The figure prints no numbers. Smaller discriminators: --config.model.hidden_size
-and its fellows; the fraction stays.
+Inside the 1/4 to 1/2 that "work best". The figure prints no numbers.
+Smaller discriminators: figure3_generator_*_discriminator_*.
 """
 
 from configs import base, common

@@ -1,6 +1,6 @@
 """ELECTRA Figure 3 left: a generator of 64 hidden units under a Base discriminator of 768, 500k steps.
 
-The figure prints no numbers. Smaller discriminators: --config.model.hidden_size and its fellows; the fraction stays.
+The figure prints no numbers. Smaller discriminators: figure3_generator_*_discriminator_*.
 """
 
 from configs import base, common
