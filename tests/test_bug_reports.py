@@ -13,7 +13,7 @@ import pytest
 
 from electra_jax import config as config_lib
 from electra_jax import pretrain, sharding
-from electra_jax.data import shards
+from electra_jax.data import documents, shards, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.models.embeddings import position_vectors
 from electra_jax.objectives.contract import Objective, Phase
@@ -33,6 +33,14 @@ COVERED = {  # report: file of tests -> names
   "9 only the generator learns": {
     "objectives/test_objectives.py": ["test_who_gets_a_gradient",
                                       "test_generator_body_does_not_see_the_discriminator"]},
+  "10 the random segment of NSP is the true continuation": {
+    "data/test_pairs.py": ["test_bug_10_one_document_is_refused", "test_bug_10_two_documents_of_one_sentence",
+                           "test_bug_10_copies_of_one_document_have_no_negatives",
+                           "test_bug_10_a_repeated_sentence_elsewhere_is_not_random"]},
+  "13 Unicode's line separators change the number of lines": {
+    "data/test_documents.py": ["test_lines", "test_jsonl_field_and_line_ends"],
+    "data/test_fuzz_readers.py": ["test_lines_are_those_of_universal_newlines"],
+    "test_bug_reports.py": ["test_marks_and_control_characters_are_no_tokens"]},
   "16 RoBERTa's positions": {
     "test_bug_reports.py": ["test_roberta_positions_start_behind_the_padding_id",
                             "test_a_position_table_of_514_takes_512_tokens"]},
@@ -57,6 +65,14 @@ def test_every_report_has_a_test(report):
   for file, names in COVERED[report].items():
     text = (ROOT / "tests" / file).read_text()
     assert all(f"def {name}(" in text for name in names), file
+
+
+def test_marks_and_control_characters_are_no_tokens(tmp_path):
+  (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+  (tmp_path / "a.txt").write_bytes("\ufeffa\0 \ufffdb\r\nb\ufeff a".encode())
+  tokenizer = tokenizers.load_tokenizer(str(tmp_path / "vocab.txt"))
+  document, = documents.read_documents(str(tmp_path / "a.txt"))
+  assert [tokenizer.tokens(ids) for ids in tokenizer.encode_batch(document)] == [["a", "b"], ["b", "a"]]
 
 
 def test_roberta_positions_start_behind_the_padding_id():
@@ -86,7 +102,8 @@ def accuracy_of(flags, batch_size, mesh, folder):
 
   given = tiny.get_config("tiny")
   (folder / "corpus.txt").write_text("\n\n".join(["a" if flag else "b" for flag in flags] + ["c"]))
-  given.data.update(path=str(folder / "corpus.txt"), sequence_length=8, heldout_share=1 - 1e-9, num_workers=1)
+  given.data.update(path=str(folder / "corpus.txt"), format="ELECTRA", sequence_length=8, heldout_share=1 - 1e-9,
+                    num_workers=1)
   given.eval.update(batch_size=batch_size, max_examples=0)
   config, tokenizer = config_lib.resolve(given), FakeTokenizer()
   shards.prepare(config.data, tokenizer, str(folder / "shards"), seed=0, progress=False)

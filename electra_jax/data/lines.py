@@ -68,7 +68,7 @@ def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, s
     end = 1 + max(pending.rfind(b"\n"), pending.rfind(b"\r", 0, -1))
     complete, pending = pending[:end], pending[end:]
     if complete:
-      lines = universal_split(_decode(complete, offset, path))[:-1]
+      lines = universal_split(_decode(complete, offset, count, path))[:-1]
       yield from enumerate(lines, count + 1)
       count += len(lines)
       offset += end
@@ -78,7 +78,7 @@ def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, s
                       f"{limit} without a line break", allowed=f"lines up to {limit}",
                       fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
   if pending:
-    yield from enumerate(universal_split(_decode(pending, offset, path)), count + 1)
+    yield from enumerate(universal_split(_decode(pending, offset, count, path)), count + 1)
 
 
 def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -93,12 +93,13 @@ def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
   yield from chunks
 
 
-def _decode(data: bytes, offset: int, path: str) -> str:
+def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
   try:
     text = data.decode("utf-8")
   except UnicodeDecodeError as error:
+    line = lines_before + len(universal_split(data[:error.start].decode("utf-8")))
     raise UserError("A corpus file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
-                    f"{offset + error.start} ({error.reason})", allowed="UTF-8 text",
+                    f"{offset + error.start}, line {line} ({error.reason})", allowed="UTF-8 text",
                     fix="convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`") from error
   return text.replace("\0", "") if "\0" in text else text
 

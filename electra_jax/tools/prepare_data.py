@@ -23,9 +23,12 @@ USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first 
 A run then uses both with --config.data.shards_path=data/base/shards, or finds them by itself with --workdir=data/base.
 
 --config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
-.parquet file, a folder, a quoted glob, one of these in a bucket (gs://, s3://), tfds:NAME[:SPLIT], pydoc: (English that
-the installed Python carries, to try things out), or several with weights: 'wiki/*2,books.txt*0.5'. Shards that stand
-there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes."""
+.parquet file, a folder, a quoted glob, one of these in a bucket (gs://, s3://), tfds:NAME[:SPLIT], hf:PATH[:SPLIT],
+pydoc: (English that the installed Python carries, to try things out), or several with weights:
+'wiki/*2,books.txt*0.5'. Running text is divided into sentences with --config.data.sentences=rules. Shards that stand
+there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes.
+
+The same command goes on behind the last finished shard after it was killed, and gives the same files."""
 
 
 def prepare_data(config, out: str) -> dict:
