@@ -1,4 +1,7 @@
-"""How fast is the real train step of a recipe on this machine? Compiles it, runs it on synthetic rows, prints JSON."""
+"""How fast are the train step of a recipe, and its data, on this machine?
+
+`step` compiles the real train step, runs it on synthetic rows and prints JSON; `data` is in `bench_data`.
+"""
 
 import functools
 import json
@@ -11,12 +14,17 @@ from absl import flags
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
+from electra_jax.tools import bench_data
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
 flags.DEFINE_integer("windows", 3, "Timed windows; the median counts.", lower_bound=1)
 flags.DEFINE_integer("window_steps", 20, "Steps of a window.", lower_bound=1)
+flags.DEFINE_float("text_megabytes", 8.0, "Of the corpus that `data` prepares.", lower_bound=0.01)
+flags.DEFINE_float("seconds", 4.0, "That `data` reads with each reader and length.", lower_bound=0.01)
 flags.DEFINE_string("profile", "", "Folder for a profiler trace of one window; empty = none.")
+
+DATA_RECIPE = "configs/tiny.py"  # of `data` without --config, with a WordPiece vocabulary
 
 USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic alone, without reading data.
 
@@ -24,7 +32,17 @@ USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic al
   python -m electra_jax.tools.bench step --config=configs/small.py --config.data.sequence_length=128
 
 Prints one line of JSON: tokens_per_second, step_ms (the median of the windows), mfu against the device's dense bfloat16
-peak and against a large matrix product measured in the same process, compile_seconds, peak_gib, loss."""
+peak and against a large matrix product measured in the same process, compile_seconds, peak_gib, loss.
+
+Or times the data, without the train step:
+
+  python -m electra_jax.tools.bench data
+  python -m electra_jax.tools.bench data --config=configs/base.py --config.data.path=/path/to/text \\
+    --config.data.tokenizer.path=/path/to/vocab.txt --config.data.tokenizer.kind=wordpiece --text_megabytes=32
+
+Prints how fast the text becomes shards beside the bare tokenizer library and beside Hugging Face's datasets.map with
+group_texts (pip install -r tests/requirements.txt), each in one process; and how fast masked batches of length 128 and
+512 are read. "Of a core" divides by processor time instead of the clock's, for machines that others use, too."""
 
 
 def synthetic_batch(config) -> dict[str, np.ndarray]:
@@ -116,8 +134,16 @@ def matmul_flops_per_second() -> float:
 
 def main(argv: list[str]) -> None:
   """Entry point."""
+  if argv[1:] == ["data"]:
+    if FLAGS.config is None:
+      FLAGS["config"].parse(DATA_RECIPE)
+      FLAGS.config.data.tokenizer.update(kind="wordpiece", vocab_size=8192)
+    figures = bench_data.time_data(FLAGS.config, text_megabytes=FLAGS.text_megabytes, seconds=FLAGS.seconds)
+    print(bench_data.table(figures))
+    return
   if argv[1:] != ["step"] or FLAGS.config is None:
-    raise UserError("What to time is not clear", got=" ".join(argv[1:]) or "nothing", allowed="step, with a --config",
+    raise UserError("What to time is not clear", got=" ".join(argv[1:]) or "nothing",
+                    allowed="step, with a --config; or data",
                     fix="python -m electra_jax.tools.bench step --config=configs/small.py")
   main_lib.start_jax()
   config = config_lib.resolve(FLAGS.config)

@@ -1,0 +1,174 @@
+"""How fast are preparation and reading on this machine? Both on the same text, beside what others offer."""
+
+import contextlib
+import copy
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from ml_collections import ConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax.data import corpus, documents, pipeline, shards
+from electra_jax.data.tokenizers import Tokenizer
+from electra_jax.errors import UserError
+
+LENGTHS = (128, 512)  # tokens of the rows that are read
+MAP_BATCH = 1000  # rows that `datasets.map` hands over at once, its default
+
+
+def time_data(config, *, text_megabytes: float, seconds: float) -> dict[str, list[dict]]:
+  """The figures of one recipe's data branch: {"preparation": rows, "reading": rows}.
+
+  Everything runs in this process, so that processor time compares what one core does on a busy machine, too.
+
+  Args:
+    config: a recipe that is not resolved yet: its length becomes each of LENGTHS.
+    text_megabytes: of the corpus that are used.
+    seconds: for each reading row.
+
+  Raises:
+    UserError: the corpus or the vocabulary cannot be read; `datasets` is missing.
+  """
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each side
+  preparation, reading = [], []
+  with tempfile.TemporaryDirectory(prefix="bench_data_") as folder:
+    configs = [_with_length(config, length) for length in LENGTHS]
+    tokenizer = corpus.make_tokenizer(configs[0].data, folder, configs[0].seed)
+    texts = os.path.join(folder, "text.txt")
+    paragraphs = _write_text(configs[0].data, texts, int(text_megabytes * 1e6))
+    size = sum(len(paragraph.encode()) for paragraph in paragraphs)
+    preparation.append(_timed("library's encode_batch", size, _encode_raw, tokenizer, paragraphs))
+    for config, length in zip(configs, LENGTHS):
+      config.data.update(path=texts, num_workers=1)
+      directory = os.path.join(folder, f"shards_{length}")
+      preparation.append(_timed(f"prepare, length {length}", size, shards.prepare, config.data,
+                                copy.deepcopy(tokenizer), directory, config.seed, progress=False))  # with no word known
+      reading += _time_reading(config, tokenizer, directory, seconds)
+    preparation.append(_timed(f"datasets.map + group_texts, length {LENGTHS[0]}", size,
+                              _prepare_with_datasets, tokenizer, texts, folder, LENGTHS[0]))
+  return {"preparation": preparation, "reading": reading}
+
+
+def _with_length(config, length: int):
+  config = copy.deepcopy(config)
+  config.data.sequence_length = length
+  config.model.max_position_embeddings = length + 16  # no model is made; the check that rows fit must be content
+  return ConfigDict(config_lib.resolve(config))  # not frozen
+
+
+def _write_text(config_data, path: str, limit: int) -> list[str]:
+  """Writes the beginning of the corpus as plain text; returns its paragraphs."""
+  taken, size = [], 0
+  with open(path, "w", encoding="utf-8") as file:
+    for document in documents.read_corpus(config_data):
+      file.write("\n".join(document) + "\n\n")
+      taken += document
+      size += sum(len(paragraph.encode()) + 1 for paragraph in document)
+      if size >= limit:
+        break
+  return taken
+
+
+def _timed(name: str, size: int, work: Callable, *args, **kwargs) -> dict:
+  wall, processor = time.perf_counter(), time.process_time()
+  work(*args, **kwargs)
+  wall, processor = time.perf_counter() - wall, time.process_time() - processor
+  return {"name": name, "megabytes_per_second": size / 1e6 / wall,
+          "megabytes_per_processor_second": size / 1e6 / processor}
+
+
+def _encode_raw(tokenizer: Tokenizer, paragraphs: list[str]) -> None:
+  """The bare library on the same text, which does nothing but find the ids."""
+  library = tokenizer._library
+  for start in range(0, len(paragraphs), MAP_BATCH):
+    batch = paragraphs[start:start + MAP_BATCH]
+    if tokenizer.kind == "sentencepiece":
+      library.encode(batch, num_threads=1)
+    else:
+      library.encode_batch(batch, add_special_tokens=False)
+
+
+# ---- what Hugging Face's run_mlm example does ----
+
+
+def _prepare_with_datasets(tokenizer: Tokenizer, path: str, folder: str, length: int) -> None:
+  """Reads lines, tokenizes them with `map`, joins and cuts them to rows with a second `map`; Arrow files result."""
+  try:
+    import datasets
+  except ImportError as error:
+    raise UserError("The comparison needs datasets", got=f"{error}", allowed="datasets and transformers",
+                    fix="pip install -r tests/requirements.txt") from error
+  datasets.disable_progress_bars()
+  cache = os.path.join(folder, "datasets")
+  rows = datasets.Dataset.from_text(path, cache_dir=cache)
+  rows = rows.map(_tokenize_rows(tokenizer), batched=True, batch_size=MAP_BATCH, remove_columns=["text"],
+                  new_fingerprint="tokenized")
+  rows.map(lambda batch: _group_texts(batch, length), batched=True, batch_size=MAP_BATCH, new_fingerprint="grouped")
+
+
+def _tokenize_rows(tokenizer: Tokenizer) -> Callable[[dict], dict]:
+  if tokenizer.kind == "sentencepiece":
+    return lambda batch: {"input_ids": tokenizer.encode_batch(list(batch["text"]))}
+  import transformers
+
+  fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._library)
+  return lambda batch: fast(list(batch["text"]), return_special_tokens_mask=True)
+
+
+def _group_texts(batch: dict, length: int) -> dict:
+  joined = {name: list(itertools.chain.from_iterable(column)) for name, column in batch.items()}
+  total = len(joined["input_ids"]) // length * length
+  return {name: [column[i:i + length] for i in range(0, total, length)] for name, column in joined.items()}
+
+
+# ---- reading ----
+
+
+def _time_reading(config, tokenizer: Tokenizer, directory: str, seconds: float) -> Iterator[dict]:
+  examples = shards.open_shards(directory, "train", config.data, tokenizer)
+  batch_at = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=config.train.batch_size,
+                                    seed=config.seed)
+  for reader in ("tf", "threads"):
+    batches = pipeline.train_batches(batch_at, 0, 1 << 40, reader, config.data.prefetch_batches)
+    with contextlib.closing(batches):
+      for _ in range(50):  # start-up, and every shard is checked
+        next(batches)
+      yield {"name": f"{reader}, length {config.data.sequence_length}", **_speed(batches, seconds)}
+
+
+def _speed(batches: Iterator[pipeline.Batch], seconds: float) -> dict:
+  count, sequences = 0, 0
+  wall, processor = time.perf_counter(), time.process_time()
+  while time.perf_counter() - wall < seconds:
+    sequences += len(next(batches)["input_ids"])
+    count += 1
+  wall, processor = time.perf_counter() - wall, time.process_time() - processor
+  return {"batches_per_second": count / wall, "sequences_per_second": sequences / wall,
+          "sequences_per_processor_second": sequences / processor}
+
+
+def table(figures: dict[str, list[dict]]) -> str:
+  """The figures of `time_data` for people, with the ratios that say who is faster.
+
+  >>> speed = dict(megabytes_per_second=4.0, megabytes_per_processor_second=2.0)
+  >>> reading = dict(name="tf, length 128", batches_per_second=9.0, sequences_per_second=1e5,
+  ...                sequences_per_processor_second=7e4)
+  >>> print(table({"preparation": [dict(name="prepare", **speed)], "reading": [reading]}))
+  preparation                                   MB/s  MB/s of a core  times the first
+  prepare                                       4.00            2.00             1.00
+  reading, with masking                    batches/s     sequences/s      of a core
+  tf, length 128                                   9         100,000         70,000
+  """
+  lines = [f"{'preparation':38}{'MB/s':>12}{'MB/s of a core':>16}{'times the first':>17}"]
+  base = figures["preparation"][0]["megabytes_per_processor_second"]
+  for row in figures["preparation"]:
+    wall, core = row["megabytes_per_second"], row["megabytes_per_processor_second"]
+    lines.append(f"{row['name']:38}{wall:12.2f}{core:16.2f}{core / base:17.2f}")
+  lines.append(f"{'reading, with masking':38}{'batches/s':>12}{'sequences/s':>16}{'of a core':>15}")
+  for row in figures["reading"]:
+    lines.append(f"{row['name']:38}{row['batches_per_second']:12,.0f}{row['sequences_per_second']:16,.0f}"
+                 f"{row['sequences_per_processor_second']:15,.0f}")
+  return "\n".join(lines)
