@@ -161,7 +161,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
       if stop.reached(step) and step < num_steps:
         saved.save(state, step)
         raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
-    params = state.best_params if config.task.select == "best" else state.params
+    params = chosen_params(state, config.task.select)
     scores, dev = predictions.evaluate(run, data, outputs_of, params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
     results.keep_best_run(config, task, workdir, seeds, scores, lambda row: jax.tree.map(lambda x: x[row], params))
@@ -225,6 +225,18 @@ def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
   chosen = jax.tree.map(lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
                         state.params, state.best_params)
   return state._replace(best_params=chosen, best_score=jnp.where(better, scores, state.best_score))
+
+
+def chosen_params(state: SeedsState, select: str) -> PyTree:
+  """Each seed's parameters after the last update or with the best dev score.
+
+  A seed that never had a score gets its last ones, not those it began with: its result must be "failed".
+  """
+  if select == "last":
+    return state.params
+  scored = jnp.isfinite(state.best_score)
+  return jax.tree.map(lambda best, last: jnp.where(scored.reshape(-1, *[1] * (best.ndim - 1)), best, last),
+                      state.best_params, state.params)
 
 
 def describe(config, task: tasks.Task, data: dict[str, Split]) -> str:

@@ -1,0 +1,203 @@
+"""Does fine-tuning keep its promises? Seeds, resume, one and eight devices, every dev example once, stored labels."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from configs import tiny
+from configs.finetune import glue, own
+from electra_jax import checkpoints, finetune, predictions, pretrained
+from electra_jax import config as config_lib
+from electra_jax.errors import Interrupted, UserError
+from electra_jax.tasks import batches, results, submissions
+from tests.workdirs import make_workdir
+
+GOOD, BAD = ["the cat sat on the mat", "a dog came in glad"], ["rain fell all night", "nobody left the roof"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  """A pre-trained workdir and a small data set whose label is the first word."""
+  root = tmp_path_factory.mktemp("finetune")
+  rows = [{"text": f"{text} and {i}", "label": label} for i in range(5)
+          for label, texts in (("good", GOOD), ("bad", BAD)) for text in texts]
+  (root / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  (root / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:13]))
+  return root, make_workdir(root, tiny, "wordpiece")
+
+
+def recipe(source, **keys):
+  root, workdir = source
+  c = own.get_config("classification")
+  c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=2)
+  c.eval.batch_size = 8
+  c.log.tensorboard = False
+  c.optimizer.learning_rate = 3e-3
+  c.task.update(init_from=workdir, train_path=str(root / "train.jsonl"), dev_path=str(root / "dev.jsonl"),
+                max_length=16, num_epochs=2.0, num_seeds=2)
+  for key, value in keys.items():
+    branch, _, name = key.partition("__")
+    c[branch][name] = value
+  return c
+
+
+@pytest.fixture(scope="module")
+def finished(source, tmp_path_factory):
+  workdir = str(tmp_path_factory.mktemp("finished"))
+  return workdir, finetune.finetune(recipe(source), workdir)
+
+
+def test_what_is_left_of_a_run(finished, source):
+  workdir, summary = finished
+  assert summary["accuracy"]["num_runs"] == 2
+  labels = results.read_json(os.path.join(workdir, "labels.json"))
+  assert labels["label_names"] == ["bad", "good"] and labels["head"] == "classification"
+  table = open(os.path.join(workdir, "results.md")).read()
+  assert "| accuracy |" in table and "by seed: 0: " in table
+  assert open(os.path.join(workdir, "curves.png"), "rb").read(4) == b"\x89PNG"
+  _, params = checkpoints.load_params(workdir)  # the best seed: something to start from again
+  assert params["encoder"]["classification_head"]["output"]["kernel"].shape[1] == 2
+  again = pretrained.load(workdir)
+  assert not [name for name in again.encoder if name.endswith("_head")]
+  wanted = pretrained.load(source[1]).encoder
+  assert jax.tree.map(np.shape, again.encoder) == jax.tree.map(np.shape, wanted)
+
+
+def outputs(workdir, seed):
+  with np.load(os.path.join(workdir, "seeds", f"{seed}.npz")) as arrays:
+    return arrays["dev/classification_head"]
+
+
+def test_seeds_differ_and_the_same_seed_gives_the_same_bits(finished, source, tmp_path):
+  workdir, _ = finished
+  finetune.finetune(recipe(source), str(tmp_path))
+  for seed in (0, 1):
+    np.testing.assert_array_equal(outputs(workdir, seed), outputs(str(tmp_path), seed))
+  assert not np.array_equal(outputs(workdir, 0), outputs(workdir, 1))
+  assert outputs(workdir, 0).shape == (13, 2)
+  assert batches.epoch_order(0, 0, 20).tolist() != batches.epoch_order(1, 0, 20).tolist()
+  assert sorted(batches.epoch_order(0, 1, 20).tolist()) == list(range(20))
+
+
+def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finished, source, tmp_path, monkeypatch):
+  workdir, summary = finished
+  former, calls = finetune.update, []
+
+  def stopping(curve, metric, patience):
+    if calls.append(curve) or (curve and len(calls) == 2):
+      os.kill(os.getpid(), signal.SIGTERM)
+    return False
+
+  monkeypatch.setattr(results, "is_stale", stopping)
+  with pytest.raises(Interrupted, match="goes on from there"):
+    finetune.finetune(recipe(source), str(tmp_path))
+  monkeypatch.undo()
+  resumed = finetune.finetune(recipe(source), str(tmp_path))
+  for seed in (0, 1):
+    np.testing.assert_array_equal(outputs(workdir, seed), outputs(str(tmp_path), seed))
+  assert resumed == summary
+  monkeypatch.setattr(finetune, "train_group", lambda *_: pytest.fail("a finished seed was run again"))
+  assert finetune.finetune(recipe(source), str(tmp_path)) == summary
+  with pytest.raises(UserError, match="holds another run"):
+    finetune.finetune(recipe(source, optimizer__learning_rate=1.0), str(tmp_path))
+  assert former is finetune.update
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_every_dev_example_is_counted_once(source, devices, monkeypatch):
+  config, task, start, data = prepared(source)
+  mesh = finetune.sharding.make_mesh(config.mesh, jax.devices()[:devices])
+  run = finetune.make_run(config, task, start, mesh)
+  seen = []
+
+  def outputs_of(params, batch):
+    seen.append(int(batch["row_weight"].sum()))
+    return {"classification_head": np.asarray(batch["input_ids"])[None, :, :2].astype(np.float32)}
+
+  split = data["dev"]
+  (found,) = predictions.predict(run, split, outputs_of, None)
+  assert sum(seen) == len(split.features) == 13 and len(seen) == 2
+  assert found["classification_head"].tolist() == [feature["input_ids"][:2] for feature in split.features]
+
+
+def prepared(source, **keys):
+  given = recipe(source, **keys)
+  start = pretrained.load(given.task.init_from)
+  task = finetune.tasks.make(given.task)
+  data = finetune.read_data(task, start.tokenizer, given.task.max_length)
+  config = config_lib.resolve(finetune.complete(given, start, len(data["train"].features)))
+  return config, task, start, data
+
+
+def test_the_loss_on_eight_devices_is_that_on_one(source):
+  config, task, start, data = prepared(source)
+  found = []
+  for devices in (1, 8):
+    mesh = finetune.sharding.make_mesh(config.mesh, jax.devices()[:devices])
+    run = finetune.make_run(config, task, start, mesh)
+    state = finetune.init_seeds(run, (0,))
+    batch = finetune.train_batch(run, data["train"].features, (0,), 0)
+    outputs = jax.jit(lambda p, b, run=run: jax.vmap(lambda q, r: predictions.apply(run, q, r, train=False))(p, b))
+    found.append(np.asarray(outputs(state.params, batch)["classification_head"]))
+  np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path):
+  summary = finetune.finetune(recipe(source, optimizer__learning_rate=1e30, optimizer__clip_norm=0.0,
+                                     task__num_epochs=0.8, task__num_seeds=1), str(tmp_path))
+  assert summary["accuracy"]["num_failed"] == 1 and np.isnan(summary["accuracy"]["median"])
+
+
+def test_the_best_score_is_kept_and_nan_never_is():
+  ones = {"w": np.ones((2, 3), np.float32)}
+  state = finetune.SeedsState(0, ones, None, {"w": np.zeros((2, 3), np.float32)}, np.array([0.5, -np.inf], np.float32))
+  kept = finetune.keep_best(state, [0.4, np.nan])
+  assert kept.best_params["w"].sum() == 0
+  kept = finetune.keep_best(state, [0.6, np.nan])
+  assert kept.best_params["w"].sum(-1).tolist() == [3, 0] and kept.best_score.tolist()[0] == pytest.approx(0.6)
+
+
+def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
+  import zipfile
+  folder = tmp_path / "data/RTE"
+  folder.mkdir(parents=True)
+  rows = [f"{i}\tthe cat {i}\ta dog\t{('entailment', 'not_entailment')[i % 2]}" for i in range(8)]
+  header = "index\tsentence1\tsentence2"
+  for split in ("train", "dev"):
+    (folder / f"{split}.tsv").write_text("\n".join([f"{header}\tlabel", *rows]) + "\n")
+  (folder / "test.tsv").write_text("\n".join([header, *(row.rpartition("\t")[0] for row in rows)]) + "\n")
+  c = recipe(source)
+  rte = glue.get_config("rte,roberta")
+  rte.train.update(c.train.to_dict())
+  rte.eval.batch_size, rte.log.tensorboard = 8, False
+  rte.task.update(init_from=source[1], data_dir=str(tmp_path / "data"), max_length=16, num_epochs=1.0, num_seeds=2,
+                  write_test_predictions=True)
+  finetune.finetune(rte, str(tmp_path / "run"))
+  with zipfile.ZipFile(tmp_path / "run/submission.zip") as archive:
+    assert archive.namelist() == ["RTE.tsv"]
+    lines = archive.read("RTE.tsv").decode().splitlines()
+  assert lines[0] == "index\tprediction" and len(lines) == 9
+  assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "not_entailment"}
+  task = finetune.tasks.make(rte.task)
+  files, notes = submissions.answers(task, [(str(tmp_path / "run"), seed) for seed in (0, 1)])  # an ensemble
+  assert list(files) == ["RTE.tsv"] and "8 examples; the server expects 3000" in notes[0]
+
+
+@pytest.mark.parametrize("argument", ["cola", "stsb,large", "rte,roberta"])
+def test_recipes_resolve_and_follow_their_tables(argument):
+  c = glue.get_config(argument)
+  c.task.update(init_from="x", data_dir="y")
+  config = config_lib.resolve(c)
+  rates = {"cola": (1e-4, 32, 3, 0.8, 0.1), "stsb,large": (5e-5, 32, 10, 0.9, 0.1), "rte,roberta": (2e-5, 16, 10, 1, 0.06)}
+  assert (config.optimizer.learning_rate, config.train.batch_size, config.task.num_epochs, config.task.layer_decay,
+          config.task.warmup_share) == rates[argument]
+
+
+def test_faults_of_the_task_are_told_together():
+  with pytest.raises(UserError) as caught:
+    config_lib.resolve(glue.get_config("rte"))
+  assert "task.init_from is empty" in str(caught.value) and "task.data_dir is empty" in str(caught.value)
