@@ -70,8 +70,12 @@ class Checkpoints:
     """
     with self._storage_errors():
       self._manager.check_for_errors()
-    if step % self._every_steps == 0:
+    if self.is_due(step):
       self.save(state, step)
+
+  def is_due(self, step: int) -> bool:
+    """Whether `save_if_due` saves this step."""
+    return step % self._every_steps == 0
 
   def save(self, state: TrainState, step: int) -> None:
     """Starts a save of this step, unless it is there already.

@@ -104,23 +104,31 @@ def pretrain(given, workdir: str) -> dict[str, float]:
           values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
           writer.write(step, "train", values)
           bar.show(step, values)
-        with timer.paused():
-          if config.eval.every_steps and step % config.eval.every_steps == 0:
-            jax.block_until_ready(state)
+        evaluates = config.eval.every_steps and step % config.eval.every_steps == 0
+        if evaluates or saved.is_due(step):
+          jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
+        if evaluates:
+          with timer.paused("evaluation"):
             log_evaluation(evaluate(state.params), step, writer, bar)
             evaluated_step = step
           saved.save_if_due(state, step)
         if stop.reached(step) and step < config.train.num_steps:
           saved.save(state, step)
+        with timer.paused("checkpoint"):
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
                             "complete; the same command goes on from there.")
 
-    saved.save(state, max(start_step, config.train.num_steps))
+    with timer.paused("checkpoint"):
+      saved.save(state, max(start_step, config.train.num_steps))
     if start_step >= config.train.num_steps:
       bar.message(f"This run is finished: {start_step} of {config.train.num_steps} steps are done.")
-    result = evaluate(state.params)
-    if evaluated_step != config.train.num_steps:
-      log_evaluation(result, config.train.num_steps, writer, bar)
+    with timer.paused("evaluation"):
+      result = evaluate(state.params)
+      if evaluated_step != config.train.num_steps:
+        log_evaluation(result, config.train.num_steps, writer, bar)
+    if start_step < config.train.num_steps:
+      writer.write(config.train.num_steps, "time", timer.goodput())
+      bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
   return result
 
 

@@ -30,6 +30,7 @@ class StepTimer:
     peak = hardware_peak(device_kind)
     self._peak = None if peak is None else peak * num_devices
     self._compiled = False
+    self._made, self._spent = clock(), dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
     self._restart()
 
   def _restart(self) -> None:
@@ -41,6 +42,7 @@ class StepTimer:
       self._num_steps += 1
     else:
       self._compiled = True
+      self._spent = dict.fromkeys(self._spent, 0.0) | {"start": self._clock() - self._made}
       self._restart()
 
   @contextlib.contextmanager
@@ -51,15 +53,29 @@ class StepTimer:
       yield
     finally:
       self._waited += self._clock() - start
+      self._spent["data_wait"] += self._clock() - start
 
   @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
-    """Time inside does not count: evaluation, checkpoints, logging."""
+  def paused(self, purpose: str) -> Iterator[None]:
+    """Time inside is not a step's; `purpose` is evaluation or checkpoint."""
     start = self._clock()
     try:
       yield
     finally:
       self._excluded += self._clock() - start
+      self._spent[purpose] += self._clock() - start
+
+  def goodput(self) -> dict[str, float]:
+    """Where the seconds since this timer was made went: time/NAME_seconds, and time/goodput, the share of the steps.
+
+    The names: start (until the first step is done: restoring, compiling, the first batch), data_wait, evaluation,
+    checkpoint (what the loop waits for; the writing itself goes on beside it) and steps, which is all the rest.
+    """
+    total = self._clock() - self._made
+    spent = self._spent if self._compiled else self._spent | {"start": total}
+    spent = spent | {"steps": max(0.0, total - sum(spent.values()))}
+    return {f"time/{name}_seconds": seconds for name, seconds in spent.items()} | {
+      "time/goodput": spent["steps"] / total if total > 0 else 0.0}
 
   def read(self) -> dict[str, float]:
     """train/tokens_per_second, /step_ms, /data_wait_share (0 to 1), and /mfu or /flops_per_second; then restarts.
@@ -135,6 +151,19 @@ class Progress:
     if self._step >= self._num_steps:
       return "0:00"
     return tqdm.format_interval((self._num_steps - self._step) * seconds / steps) if steps > 0 else "?"
+
+
+def describe_goodput(values: Mapping[str, float]) -> str:
+  """The names of `StepTimer.goodput` in one line, the largest share first.
+
+  >>> describe_goodput({"time/start_seconds": 30.0, "time/steps_seconds": 170.0, "time/goodput": 0.85})
+  'steps 85.0 % (170 s), start 15.0 % (30 s)'
+  """
+  seconds = {name.removeprefix("time/").removesuffix("_seconds").replace("_", " "): value
+             for name, value in values.items() if name.endswith("_seconds")}
+  total = sum(seconds.values()) or 1.0
+  return ", ".join(f"{name} {100 * value / total:.1f} % ({value:.0f} s)"
+                   for name, value in sorted(seconds.items(), key=lambda row: -row[1]))
 
 
 def describe(values: Mapping[str, float]) -> str:

@@ -29,7 +29,7 @@ def run_window(clock, steps):
       clock.now += 0.1
     clock.now += 0.3
     steps.step()
-  with steps.paused():
+  with steps.paused("evaluation"):
     clock.now += 20
 
 
@@ -42,6 +42,21 @@ def test_compilation_and_evaluation_do_not_count():
   clock.now += 1.0
   steps.step()
   assert steps.read()["train/step_ms"] == pytest.approx(1000.0)  # a window of its own
+
+
+def test_where_the_time_went():
+  """The first step's wait is a part of the start; what is left after everything else are the steps."""
+  clock = Clock()
+  steps = timer(clock)
+  with steps.waiting():
+    clock.now += 8
+  assert steps.goodput()["time/start_seconds"] == 8
+  run_window(clock, steps)
+  with steps.paused("checkpoint"):
+    clock.now += 0.5
+  assert steps.goodput() == pytest.approx({
+    "time/start_seconds": 58, "time/data_wait_seconds": 0.5, "time/evaluation_seconds": 20,
+    "time/checkpoint_seconds": 0.5, "time/steps_seconds": 1.5, "time/goodput": 1.5 / 80.5})
 
 
 def test_mfu_is_of_all_devices():
@@ -65,7 +80,7 @@ def test_pause_ends_when_the_inside_fails():
   clock = Clock()
   steps = timer(clock)
   steps.step()
-  with pytest.raises(RuntimeError), steps.paused():
+  with pytest.raises(RuntimeError), steps.paused("checkpoint"):
     clock.now += 7
     raise RuntimeError
   clock.now += 1

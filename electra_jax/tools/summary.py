@@ -41,6 +41,9 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
   speeds = sorted(row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row)
   if speeds:
     lines.append(("training speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s", "median of the log windows"))
+  times = [row for row in rows if "time/goodput" in row]
+  if times:
+    lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time that were steps"))
   for what, name in (("checkpoint", os.path.join("checkpoints", str(last["step"]))), ("curves", "curves.png")):
     path = os.path.abspath(os.path.join(workdir, name))
     if os.path.exists(path):
