@@ -25,6 +25,7 @@ def defaults() -> ConfigDict:
   c.seed = 0  # the only source of randomness: data order, masks, initialisation, dropout, sampling
 
   # ---- model: the encoder that is kept (ELECTRA's discriminator, BERT, RoBERTa). Names are Hugging Face's.
+  # hidden_size, embedding_size, num_hidden_layers, num_attention_heads, intermediate_size: a row of SIZES
   c.model = ConfigDict(SIZES["base"])
   c.model.vocab_size = placeholder(int)  # rows of the token table: the tokenizer's, rounded up (below)
   c.model.vocab_multiple_size = 128  # the table is padded to this multiple: matrix units want aligned shapes
@@ -76,7 +77,7 @@ def defaults() -> ConfigDict:
   # What is a sentence? line: each line or paragraph of the text, as in BERT's input | rules: running text is split
   # (needs `pip install sentencex`), in the language of the next key (ISO 639-1)
   c.data.sentences = "line"
-  c.data.sentence_language = "en"
+  c.data.sentence_language = "en"  # of rules
   c.data.heldout_share = 0.01  # share of documents kept for evaluation, chosen by a hash of their text
   c.data.max_documents = 0  # stop after so many documents; 0 = all
   c.data.shards_path = ""  # where packed examples live; "" = <workdir>/shards
@@ -95,7 +96,7 @@ def defaults() -> ConfigDict:
   c.data.prefetch_batches = 4  # batches made ahead of the step
 
   c.data.tokenizer = ConfigDict()
-  c.data.tokenizer.kind = "sentencepiece"  # sentencepiece | wordpiece | byte_bpe
+  c.data.tokenizer.kind = "sentencepiece"  # sentencepiece (unigram) | sentencepiece_bpe | wordpiece | byte_bpe
   c.data.tokenizer.path = ""  # file or directory of an existing vocabulary; "" = train one on data.path
   c.data.tokenizer.vocab_size = 30522  # entries, special tokens included (BERT's count)
   c.data.tokenizer.lowercase = True  # the papers' BERT and ELECTRA models are uncased
@@ -183,11 +184,12 @@ def defaults() -> ConfigDict:
   c.task.write_test_predictions = False  # also answer the test splits: a zip for the leaderboard
 
   # ---- devices: the product must be the device count; -1 = the rest
+  # data: whole models side by side | fsdp: parameters and optimizer split too | tensor: heads, FFN and vocabulary split
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 
   # ---- logs (metrics.jsonl is always written)
   c.log = ConfigDict()
-  c.log.tensorboard = True
+  c.log.tensorboard = True  # event files in <workdir>/tensorboard
   c.log.wandb_project = ""  # "" = off; needs `pip install wandb`
   return c.lock()  # a misspelt key in a recipe is an error
 
