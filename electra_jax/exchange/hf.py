@@ -302,4 +302,7 @@ def write_network(folder: str, weights: Weights) -> None:
     file.write("\n")
   # The format "pt" tells transformers that kernels are [out, in].
   tensors = {name: np.ascontiguousarray(value, np.float32) for name, value in weights.tensors.items()}
-  safetensors.numpy.save_file(tensors, os.path.join(folder, FILES[0]), metadata={"format": "pt"})
+  try:
+    safetensors.numpy.save_file(tensors, os.path.join(folder, FILES[0]), metadata={"format": "pt"})
+  except safetensors.SafetensorError as error:  # what a full disk gives
+    raise OSError(str(error)) from error

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, Tokenizer, WordPiece
+from electra_jax.errors import UserError
 
 SPACE = "▁"  # SentencePiece's
 # Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
@@ -21,6 +22,9 @@ UNREACHABLE = -100.0
 def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
   """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
 
+  SentencePiece's ids agree but for two rarities: equal pieces of one word may change places where their scores tie, and
+  a combining mark is lost behind a character that normalisation replaces (a circled digit, a ligature).
+
   Args:
     max_tokens: longest input, special tokens included.
     is_roberta: no token types, and two separators between two texts.
@@ -28,8 +32,8 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: boo
   Raises:
     OSError: the disk refuses.
   """
-  library = make_library(tokenizer, is_roberta)
-  library.save(os.path.join(folder, "tokenizer.json"))
+  with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+    file.write(make_library(tokenizer, is_roberta).to_str(pretty=True))
   roles = special_tokens(tokenizer)
   is_bpe = tokenizer.kind == "byte_bpe"
   mask = {"__type": "AddedToken", "content": roles["mask_token"], "lstrip": is_bpe, "rstrip": False,
@@ -93,9 +97,16 @@ def _byte_bpe(tokenizer: ByteBPE) -> Library:
 
 def _sentence_piece(tokenizer: SentencePiece) -> Library:
   """The unigram model with its own normaliser, in the order in which SentencePiece works."""
-  from sentencepiece import sentencepiece_model_pb2 as protos  # needs protobuf, which only the export does
-
+  try:
+    from sentencepiece import sentencepiece_model_pb2 as protos  # its only part that needs protobuf
+  except ImportError as error:
+    raise UserError("Writing tokenizer.json of a SentencePiece model needs protobuf", got=error,
+                    allowed="protobuf 4 or newer", fix="pip install protobuf") from error
   proto = protos.ModelProto.FromString(tokenizer.files["sentencepiece.model"])
+  if proto.trainer_spec.model_type != protos.TrainerSpec.UNIGRAM:
+    raise UserError("tokenizer.json cannot hold this SentencePiece model", got="a model of another type than unigram",
+                    allowed="unigram models, WordPiece, byte-level BPE",
+                    fix="let the reader load sentencepiece.model itself")
   kinds = protos.ModelProto.SentencePiece
   reachable = (kinds.NORMAL, kinds.USER_DEFINED)
   vocab = [(piece.piece, piece.score if piece.type in reachable else UNREACHABLE) for piece in proto.pieces]
@@ -116,7 +127,8 @@ def _sentence_piece(tokenizer: SentencePiece) -> Library:
   return library
 
 
-BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe, "sentencepiece": _sentence_piece}
+BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe, "sentencepiece": _sentence_piece,
+            "sentencepiece_bpe": _sentence_piece}
 
 
 def _dump(folder: str, name: str, content: dict) -> None:

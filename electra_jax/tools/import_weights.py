@@ -135,7 +135,8 @@ def keys_to_go_on(given: ConfigDict, folder: str) -> dict[str, object]:
   """What a run with the recipe `given` must be told to start from an imported folder."""
   with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
     adapted = json.load(file)["given"]
-  changed = {key: now for key, (_, now) in config_lib.diff(given, adapted).items()}
+  as_written = json.loads(json.dumps(given.to_dict()))  # JSON has no tuples
+  changed = {key: now for key, (_, now) in config_lib.diff(as_written, adapted).items()}
   return {"checkpoint.init_from": folder, "data.tokenizer.path": os.path.join(folder, "tokenizer"), **changed}
 
 
