@@ -31,7 +31,7 @@ CHOICES = {
   "data.on_bad_record": ("error", "skip"),
   "data.sentences": ("line", "rules"),
   "data.reader": ("auto", "tf", "threads"),
-  "data.tokenizer.kind": ("sentencepiece", "wordpiece", "byte_bpe"),
+  "data.tokenizer.kind": ("sentencepiece", "sentencepiece_bpe", "wordpiece", "byte_bpe"),
   "data.masking.policy": tuple(MASKING_POLICIES),
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
@@ -122,7 +122,8 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
   for key in positive:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples", "eval.electra_mlm_examples",
+  not_negative = ["train.num_steps", "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples",
+                  "eval.electra_mlm_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",

@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
-from electra_jax.objectives import generators
+from electra_jax.models.transformer import MASK_BIAS
+from electra_jax.objectives import electra_mlm, generators
 from electra_jax.objectives.networks import Network
 from electra_jax.runs import Run
 from electra_jax.runs import load as load
@@ -103,6 +104,38 @@ def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Ne
   probabilities = jax.nn.softmax(network.mlm_logits(params, batch))  # [batch, predictions, vocab]
   best, ids = jax.lax.top_k(jnp.where(is_special, -1.0, probabilities), top_k)
   return ids, best
+
+
+def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+  """`fill_mask`, but generator and discriminator rank the candidates together (ELECTRA Appendix E).
+
+  A candidate's probability is the appendix's p_data, which is not normalised over them; at most 100 are ranked. While
+  one mask is in question, the generator's likeliest tokens fill the others.
+  """
+  tokenizer = run.tokenizer
+  is_special = np.zeros(run.config.model.vocab_size, bool)
+  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  number = min(electra_mlm.NUM_CANDIDATES, int((~is_special).sum()))
+  found = [[] for _ in encoded]
+  for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    settings = (run.config.objective.sampling_temperature, run.config.data.masking.rate)
+    ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
+    for row, i in enumerate(indices):
+      order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]
+      found[i] = [[Candidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
+                             float(p_data[row, slot, j])) for j in order[slot]]
+                  for slot in range(len(encoded[i].masks))]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "number", "settings"))
+def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Network, number: int, settings
+                   ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
+  temperature, mask_rate = settings
+  logits = jnp.where(is_special, MASK_BIAS, network.mlm_logits(params, batch) / temperature)
+  return electra_mlm.rank(logits, lambda ids: network.rtd_logits(params, batch, ids), electra_mlm.fill(logits, batch),
+                          batch["masked_positions"], number, mask_rate)
 
 
 def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judged]]:
@@ -247,6 +280,7 @@ class Answer(NamedTuple):
   filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
   words: list[Judged] | None  # of `filled`; None: the run has no discriminator
   corruption: Corruption | None  # only if asked for, and only of a sentence without masks
+  combined: list[list[Candidate]] | None = None  # as `candidates`, of both networks together; only if asked for
 
 
 def encode_question(run: Run, text: str | Sentence) -> Sentence:
@@ -265,8 +299,8 @@ def encode_question(run: Run, text: str | Sentence) -> Sentence:
 
 
 def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
-           seed: int = 0) -> list[Answer]:
-  """What the run says about each text.
+           seed: int = 0, with_combined: bool = False) -> list[Answer]:
+  """What the run says about each text; `with_combined` costs 100 passes a mask and is left out where it has no sense.
 
   Raises:
     UserError: as `encode_question`, or the run cannot do what is asked for.
@@ -283,7 +317,10 @@ def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_co
     whole = [i for i, sentence in enumerate(encoded) if not sentence.masks]
     for i, corruption in zip(whole, corrupt_sentences(run, [encoded[i] for i in whole], seed)):
       corruptions[i] = corruption
-  return [Answer(*row) for row in zip(encoded, candidates, filled, words, corruptions)]
+  combined = [None] * len(texts)
+  if with_combined and electra_mlm.applies(run.config):
+    combined = fill_mask_together(run, encoded, top_k)
+  return [Answer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
 
 
 def corrupt_sentences(run: Run, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:

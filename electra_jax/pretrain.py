@@ -22,6 +22,7 @@ from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, pipeline, shards, tokenizers
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import make_transformer_config
+from electra_jax.objectives import electra_mlm
 from electra_jax.train_state import TrainState, abstract_state, count_parameters, init_state
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
@@ -74,7 +75,9 @@ def pretrain(given, workdir: str) -> dict[str, float]:
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
 
   eval_step = jax.jit(functools.partial(evaluate_batch, objective=objective, rng=eval_rng))
-  evaluate = functools.partial(run_evaluation, eval_step, config, data, mesh)
+  mlm_accuracy = electra_mlm.make_accuracy(transformer, config)
+  evaluate = functools.partial(run_evaluation, eval_step, config, data, mesh,
+                               mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
   train_step, phase, window, evaluated_step = None, None, [], None
@@ -258,15 +261,21 @@ def evaluate_batch(params, batch, index, *, objective, rng):
   return pairs
 
 
-def run_evaluation(eval_step, config, data: Data, mesh, params) -> dict[str, float]:
+def run_evaluation(eval_step, config, data: Data, mesh, params, mlm_accuracy=None) -> dict[str, float]:
   """Held-out metrics as global sums over every example, the last, partly filled batch included; {} without one."""
   if not len(data.heldout):
     return {}
-  batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, batch_size=config.eval.batch_size,
-                                  max_examples=config.eval.max_examples, seed=config.seed,
-                                  process_index=jax.process_index(), process_count=jax.process_count())
-  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in enumerate(batches)]
-  return metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+  batches_of = functools.partial(pipeline.eval_batches, data.heldout, config.data, data.tokenizer, seed=config.seed,
+                                 batch_size=config.eval.batch_size, process_index=jax.process_index(),
+                                 process_count=jax.process_count())
+  batches = enumerate(batches_of(max_examples=config.eval.max_examples))
+  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in batches]
+  values = metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+  if mlm_accuracy:
+    batches = batches_of(max_examples=config.eval.electra_mlm_examples)
+    pairs = [mlm_accuracy(params, sharding.put_batch(batch, mesh)) for batch in batches]
+    values |= metrics.summarise(metrics.add_pairs(pairs))
+  return values
 
 
 def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:

@@ -151,6 +151,8 @@ def define_flags() -> None:
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
   flags.DEFINE_boolean("corrupt", False, "Also mask 15 % of each sentence that has no mask (data.masking of the run), "
                        "let the generator fill it, and show which replacements the discriminator finds.")
+  flags.DEFINE_boolean("combined", None, "Of an ELECTRA: also rank each mask's candidates by both networks together "
+                       "(Appendix E), 100 passes a mask; by default for sentences, not for --input.")
   flags.DEFINE_integer("seed", 0, "Of --corrupt: which tokens are masked and what is drawn.", lower_bound=0)
   flags.declare_key_flag("workdir")
 
@@ -172,7 +174,8 @@ def main(argv: list[str]) -> None:
   main_lib.start_jax()
   run = inference.load(FLAGS.workdir, FLAGS.step)
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step}"
-  options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling)
+  options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
+                 with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
   if FLAGS.input:
     answers = answer_file(run, FLAGS.input, task, **options)
   else:

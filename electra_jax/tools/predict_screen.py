@@ -58,7 +58,8 @@ def show(answers: Sequence[Answer], screen: Screen) -> None:
   for one in answers:
     screen.console.print(marked_masks(one.sentence), soft_wrap=True)
     for number, (position, candidates) in enumerate(zip(one.sentence.masks, one.candidates), 1):
-      show_candidates(f"mask {number}" if len(one.candidates) > 1 else "mask", position, candidates, screen)
+      show_candidates(f"mask {number}" if len(one.candidates) > 1 else "mask", position, candidates, screen,
+                      one.combined[number - 1] if one.combined else ())
     if one.candidates:
       screen.line("filled", Text(one.filled.text))
     if one.words is not None:
@@ -67,6 +68,9 @@ def show(answers: Sequence[Answer], screen: Screen) -> None:
     if one.corruption is not None:
       show_corruption(one.corruption, screen)
     screen.console.print()
+  if any(one.combined for one in answers):
+    screen.console.print(Text("Right of the bars: generator and discriminator together (ELECTRA Appendix E), as shares "
+                              "of the data that need not add up to 100%.", style="dim"), soft_wrap=True)
   if any(one.words is not None for one in answers):
     screen.console.print(legend(screen, any(one.corruption for one in answers)), soft_wrap=True)
 
@@ -79,16 +83,22 @@ def marked_masks(sentence: Sentence) -> Text:
   return shown
 
 
-def show_candidates(name: str, position: int, candidates: Sequence[Candidate], screen: Screen) -> None:
-  """The table of one mask: rank, token, probability, and a bar of that length."""
-  shown = []
-  for candidate in candidates:
-    glued = candidate.text[:1].isalnum() and position > 1  # goes on with the word before
-    shown.append("…" * glued + candidate.text.strip() or repr(candidate.text))
-  width = max(map(len, shown))
+def show_candidates(name: str, position: int, candidates: Sequence[Candidate], screen: Screen,
+                    combined: Sequence[Candidate] = ()) -> None:
+  """The table of one mask: rank, token, probability, and a bar of that length; on its right the `combined` ranking."""
+  shown, right = [], []
+  for those, texts in ((candidates, shown), (combined, right)):
+    for candidate in those:
+      glued = candidate.text[:1].isalnum() and position > 1  # goes on with the word before
+      texts.append("…" * glued + candidate.text.strip() or repr(candidate.text))
+  width, right_width = max(map(len, shown)), max(map(len, right), default=0)
   for rank, (token, candidate) in enumerate(zip(shown, candidates), 1):
     row = Text(f"{rank}  ").append(f"{token:{width}}", style="green" if rank == 1 else "")
     row.append(f"  {candidate.probability:6.1%}  ").append("█" * round(20 * candidate.probability), style="cyan")
+    if rank <= len(combined):
+      row.pad_right(8 + width + 10 + 20 - len(row))
+      row.append(f"{right[rank - 1]:{right_width}}", style="green" if rank == 1 else "")
+      row.append(f"  {combined[rank - 1].probability:6.1%}")
     row.rstrip()
     screen.line(name if rank == 1 else "", row)
 

@@ -40,9 +40,10 @@ def check_sentence(run: Run, item: Item) -> Sentence:
 
 
 def answer_sentences(run: Run, items: Sequence[Item], *, top_k: int = 5, with_corruption: bool = False, seed: int = 0,
-                     **unused) -> list[Answer]:
+                     with_combined: bool = False, **unused) -> list[Answer]:
   """Everything that the run says about each sentence."""
-  return inference.answer(run, texts_of(items), top_k=top_k, with_corruption=with_corruption, seed=seed)
+  return inference.answer(run, texts_of(items), top_k=top_k, with_corruption=with_corruption, seed=seed,
+                          with_combined=with_combined)
 
 
 def check_mask(run: Run, item: Item) -> Sentence:
@@ -71,7 +72,7 @@ def check_judged(run: Run, item: Item) -> Sentence:
 def detect(run: Run, items: Sequence[Item], **options) -> list[Answer]:
   """The discriminator's verdict alone; masks are filled before."""
   encoded = [check_judged(run, item) for item in items]
-  return [one._replace(candidates=[]) for one in answer_sentences(
+  return [one._replace(candidates=[], combined=None) for one in answer_sentences(
     run, [{"text": sentence} for sentence in encoded], **options)]
 
 
@@ -79,10 +80,10 @@ def record_sentence(one: Answer) -> dict:
   """An answer as JSON: offsets are half-open ranges of characters, probabilities lie in [0, 1]."""
   found = {"text": one.sentence.text}
   if one.candidates:
-    found["masks"] = [{"start": start, "end": end, "candidates": [
-      {"token": c.text.strip(), "starts_word": c.text.startswith(" "), "id": c.token_id,
-       "probability": _rounded(c.probability)} for c in candidates]}
+    found["masks"] = [{"start": start, "end": end, "candidates": _candidates(candidates)}
       for (start, end), candidates in zip((one.sentence.offsets[i] for i in one.sentence.masks), one.candidates)]
+    for mask, candidates in zip(found["masks"], one.combined or ()):
+      mask["combined"] = _candidates(candidates)
   if one.sentence.masks:
     found["filled"] = one.filled.text
   if one.words is not None:
@@ -93,6 +94,11 @@ def record_sentence(one: Answer) -> dict:
     found["corrupted"] = {"text": text, "words": _judged(text, one.corruption.words), "replacements": replaced,
                           "num_masked": one.corruption.num_masked}
   return found
+
+
+def _candidates(candidates: Sequence[inference.Candidate]) -> list[dict]:
+  return [{"token": c.text.strip(), "starts_word": c.text.startswith(" "), "id": c.token_id,
+           "probability": _rounded(c.probability)} for c in candidates]
 
 
 def _rounded(probability: float) -> float:

@@ -80,6 +80,28 @@ def test_colours_take_the_place_of_brackets(run, monkeypatch):
   assert "nothing reaches 100%; closest: " in nothing and "\x1b[1;31mthe" not in nothing
 
 
+def test_both_networks_together_rank_beside_the_generator(run):
+  """Appendix E: the same 100 candidates in another order; a lone mask's p_data is D p_G / (a (1 - D) + p_G)."""
+  text = "the cat sat on the [MASK]"
+  (one,) = inference.answer(run, [text], top_k=100, with_combined=True)
+  (alone,), (together,) = one.candidates, one.combined
+  assert {c.token_id for c in alone} == {c.token_id for c in together} and len(together) == 100
+  assert sorted(together, key=lambda c: -c.probability) == together
+  best, a = together[0], 0.85 / 0.15
+  p_g = next(c.probability for c in alone if c.token_id == best.token_id)
+  ids = list(one.sentence.ids)
+  ids[one.sentence.masks[0]] = best.token_id
+  judged = inference.detect_replaced(run, [one.sentence._replace(ids=ids)])[0]
+  d = 1 - judged[list(one.sentence.ordinary).index(one.sentence.masks[0])].probability
+  # fill_mask leaves p_G of special tokens out of the candidates, but not out of the softmax
+  assert best.probability == pytest.approx(d * p_g / (a * (1 - d) + p_g), rel=0.05)
+  record = TASKS["fill_mask"].record(one)
+  assert [c["id"] for c in record["masks"][0]["combined"]] == [c.token_id for c in together]
+  screen = shown(run, [text], 1.0, with_combined=True)
+  assert "discriminator together" in screen and f"{best.probability:6.1%}" in screen
+  assert "together" not in shown(run, [text], 1.0)
+
+
 def test_markup_in_a_sentence_is_text(run):
   assert "[bold]the[/bold] cat" in shown(run, ["[bold]the[/bold] cat"], 1.0)
 
