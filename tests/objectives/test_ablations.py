@@ -384,6 +384,48 @@ def test_unchanged_rows_count_as_not_corrupted():
   assert float(pairs["sentence/loss"][1]) == len(batch["input_ids"])
 
 
+# ---- whole losses by hand ----
+
+
+def numpy_losses(row, monkeypatch):
+  """(loss pairs, corrupted ids, masks and logits as NumPy) of an objective whose draws are fixed."""
+  drawn = np.random.default_rng(4).integers(5, 100, (8, 3)).astype(np.int32)
+  batch, params = make_batch(), init(row)
+  drawn[:4] = batch["masked_ids"][:4]  # four rows in which every draw is the original
+  monkeypatch.setattr(sampling, "sample_ids", lambda rng, logits: jnp.asarray(drawn))
+  _, pairs, _ = value_and_gradients(make(ROWS[row][0], **ROWS[row][1] | {"unchanged_share": 0.0}), batch, params)
+  corrupted = np.array(batch["input_ids"])
+  for i, slot in np.argwhere(np.asarray(batch["masked_weights"])):
+    corrupted[i, batch["masked_positions"][i, slot]] = drawn[i, slot]
+  return pairs, batch, params, jnp.asarray(corrupted)
+
+
+def test_replace_mlm_by_hand(monkeypatch):
+  """Cross-entropy of the originals at the masked positions, of an encoder that reads the draws."""
+  pairs, batch, params, corrupted = numpy_losses("replace_mlm", monkeypatch)
+  encoder = networks.Encoder("encoder", TRANSFORMER, ("mlm_head",))
+  logits = np.asarray(encoder.apply(params, "mlm_logits", batch, corrupted), np.float64)
+  expected = 0.0
+  for i, slot in np.argwhere(np.asarray(batch["masked_weights"])):
+    expected -= logits[i, slot, batch["masked_ids"][i, slot]] - np.log(np.exp(logits[i, slot]).sum())
+  assert float(pairs["replace_mlm/loss"][0]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_contrastive_by_hand(monkeypatch):
+  """Binary cross-entropy of "some token differs" from [CLS]; rows of drawn originals count as unchanged."""
+  pairs, batch, params, corrupted = numpy_losses("contrastive", monkeypatch)
+  encoder = networks.Encoder("discriminator", TRANSFORMER, ("rtd_head", "sentence_head"))
+  hidden = encoder.apply(params, "encode", batch, corrupted)
+  head = params["discriminator"]["sentence_head"]
+  x = np.asarray(hidden[:, 0], np.float64) @ head["dense"]["kernel"] + head["dense"]["bias"]
+  x = np.asarray(jax.nn.gelu(jnp.asarray(x), approximate=False)) @ head["output"]["kernel"] + head["output"]["bias"]
+  is_corrupted = (np.asarray(corrupted) != np.asarray(batch["input_ids"])).any(axis=1)
+  assert is_corrupted.tolist() == [False] * 4 + [True] * 4
+  p = 1 / (1 + np.exp(-x[:, 0]))
+  expected = -np.log(np.where(is_corrupted, p, 1 - p)).sum()
+  assert float(pairs["sentence/loss"][0]) == pytest.approx(expected, rel=1e-4)
+
+
 # ---- what a trained run can compute ----
 
 ANSWERS = {  # row -> does it fill masks, does it judge words?
