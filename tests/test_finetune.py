@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 
 import jax
@@ -56,9 +57,9 @@ def test_what_is_left_of_a_run(finished, source):
   assert summary["accuracy"]["num_runs"] == 2
   labels = results.read_json(os.path.join(workdir, "labels.json"))
   assert labels["label_names"] == ["bad", "good"] and labels["head"] == "classification"
-  table = open(os.path.join(workdir, "results.md")).read()
+  table = pathlib.Path(workdir, "results.md").read_text()
   assert "| accuracy |" in table and "by seed: 0: " in table
-  assert open(os.path.join(workdir, "curves.png"), "rb").read(4) == b"\x89PNG"
+  assert pathlib.Path(workdir, "curves.png").read_bytes()[:4] == b"\x89PNG"
   _, params = checkpoints.load_params(workdir)  # the best seed: something to start from again
   assert params["encoder"]["classification_head"]["output"]["kernel"].shape[1] == 2
   again = pretrained.load(workdir)
@@ -192,7 +193,8 @@ def test_recipes_resolve_and_follow_their_tables(argument):
   c = glue.get_config(argument)
   c.task.update(init_from="x", data_dir="y")
   config = config_lib.resolve(c)
-  rates = {"cola": (1e-4, 32, 3, 0.8, 0.1), "stsb,large": (5e-5, 32, 10, 0.9, 0.1), "rte,roberta": (2e-5, 16, 10, 1, 0.06)}
+  rates = {"cola": (1e-4, 32, 3, 0.8, 0.1), "stsb,large": (5e-5, 32, 10, 0.9, 0.1),
+           "rte,roberta": (2e-5, 16, 10, 1, 0.06)}
   assert (config.optimizer.learning_rate, config.train.batch_size, config.task.num_epochs, config.task.layer_decay,
           config.task.warmup_share) == rates[argument]
 

@@ -102,7 +102,8 @@ def test_pairs_are_swapped_only_in_training_and_only_if_asked(tmp_path):
 
 def test_own_csv_and_jsonl(tmp_path):
   csv = write(tmp_path, "a.csv", 'title,body,stars\n"a, b",c,4.5\nd,"e\nf",1\n')
-  task = tasks.make(config_of("regression", train_path=csv, dev_path=csv, text_fields="title,body", label_field="stars"))
+  task = tasks.make(config_of("regression", train_path=csv, dev_path=csv, text_fields="title,body",
+                              label_field="stars"))
   assert [(e.texts, e.label) for e in task.read("train")] == [(("a, b", "c"), 4.5), (("d", "e\nf"), 1.0)]
   rows = "".join(json.dumps({"text": f"t{i}", "label": i % 2}) + "\n" for i in range(30))
   task = tasks.make(config_of("classification", train_path=write(tmp_path, "b.jsonl", rows)))
