@@ -10,9 +10,9 @@ from jaxtyping import PyTree
 from ml_collections import FrozenConfigDict
 
 from electra_jax import sharding
-from electra_jax.data import tokenizers
+from electra_jax.data import fairseq_vocabulary, tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import fairseq, formats, hf_config, initial, mapping
+from electra_jax.exchange import formats, hf_config, initial, mapping
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import networks
@@ -109,9 +109,10 @@ def load_tokenizer(path: str) -> tokenizers.Tokenizer:
     UserError: there is none, or it cannot be read.
   """
   folder = path if os.path.isdir(path) else os.path.dirname(path)
-  parts = [os.path.join(folder, name) for name in ("dict.txt", "encoder.json", "vocab.bpe")]
+  parts = [os.path.join(folder, name) for name in fairseq_vocabulary.FILES]
   if os.path.exists(parts[0]):
-    return tokenizers.TOKENIZERS["byte_bpe"].tokenizer(fairseq.vocabulary(*parts), lowercase=False, source=folder)
+    files = fairseq_vocabulary.vocabulary(*parts)
+    return tokenizers.TOKENIZERS["byte_bpe"].tokenizer(files, lowercase=False, source=folder)
   places = [folder, *(os.path.join(folder, name) for name in ("tokenizer", "discriminator", "encoder"))]
   names = ("tokenizer_facts.json", "vocab.txt", "vocab.json", "tokenizer.json")
   for place in places:

@@ -14,6 +14,7 @@ MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK
 # How a vocabulary entry reads within a text, by kind of tokenizer: with a space in front where it starts a word.
 PIECES = {
   "sentencepiece": lambda tokenizer, i, token: token.replace("▁", " "),
+  "sentencepiece_bpe": lambda tokenizer, i, token: token.replace("▁", " "),
   "wordpiece": lambda tokenizer, i, token: token[2:] if token.startswith("##") else " " + token,
   "byte_bpe": lambda tokenizer, i, token: tokenizer.decode([i]),
 }

@@ -353,6 +353,12 @@ class SentencePiece(Tokenizer):
             or super()._is_filler(token_id, token))
 
 
+class SentencePieceBPE(SentencePiece):
+  """A SentencePiece model of merges; the file alone says of which type it is, so `encode` is the same."""
+
+  kind = "sentencepiece_bpe"
+
+
 def _byte_of(letter: str) -> int:
   """The byte that a letter of GPT-2's byte alphabet stands for; 0 for no letter."""
   number = ord(letter or "\0")

@@ -20,7 +20,13 @@ from electra_jax.errors import UserError
 SENTENCEPIECE_THREADS = 2
 
 
-def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+def train_sentencepiece_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """As `train_sentencepiece`, with pieces that are merged by pair counts instead of a unigram model."""
+  return train_sentencepiece(texts, vocab_size, lowercase, seed, model_type="bpe")
+
+
+def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int,
+                        model_type: str = "unigram") -> dict[str, bytes]:
   """A unigram model with byte fallback; NFKC normalisation, with case folding if lowercase.
 
   Raises:
@@ -32,7 +38,7 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
   sentencepiece.set_random_generator_seed(seed)
   try:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=texts, model_writer=model, model_type="unigram", vocab_size=vocab_size, hard_vocab_limit=False,
+      sentence_iterator=texts, model_writer=model, model_type=model_type, vocab_size=vocab_size, hard_vocab_limit=False,
       byte_fallback=True, normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
       unk_id=1, unk_piece=unk, bos_id=-1, eos_id=-1, control_symbols=",".join(control),
       required_chars=ascii_characters.lower() if lowercase else ascii_characters,  # however rare in the texts

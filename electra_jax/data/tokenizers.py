@@ -10,8 +10,15 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from electra_jax.data.tokenizer_kinds import FACTS_FILE, ByteBPE, SentencePiece, Tokenizer, WordPiece
-from electra_jax.data.tokenizer_training import merges_text, train_byte_bpe, train_sentencepiece, train_wordpiece
+from electra_jax.data import fairseq_vocabulary
+from electra_jax.data.tokenizer_kinds import FACTS_FILE, ByteBPE, SentencePiece, SentencePieceBPE, Tokenizer, WordPiece
+from electra_jax.data.tokenizer_training import (
+  merges_text,
+  train_byte_bpe,
+  train_sentencepiece,
+  train_sentencepiece_bpe,
+  train_wordpiece,
+)
 from electra_jax.errors import UserError
 
 
@@ -24,6 +31,7 @@ class Kind(NamedTuple):
 
 TOKENIZERS: dict[str, Kind] = {
   "sentencepiece": Kind(SentencePiece, train_sentencepiece),
+  "sentencepiece_bpe": Kind(SentencePieceBPE, train_sentencepiece_bpe),
   "wordpiece": Kind(WordPiece, train_wordpiece),
   "byte_bpe": Kind(ByteBPE, train_byte_bpe),
 }
@@ -81,8 +89,9 @@ def _limited(first: str, texts: Iterator[str], training_bytes: int, bar: tqdm) -
 def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
   """Loads a directory written by `Tokenizer.save`, or published files.
 
-  Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), *.model (SentencePiece),
-  tokenizer.json (WordPiece or byte-level BPE), or a directory with one of these.
+  Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), fairseq's dict.txt + encoder.json +
+  vocab.bpe (the same, with RoBERTa's ids), *.model (SentencePiece), tokenizer.json (WordPiece or byte-level BPE), or a
+  directory with one of these.
 
   Args:
     path: file or directory.
@@ -155,6 +164,9 @@ def _load_published(path: str, config_tokenizer) -> Tokenizer:
 
 def _find_published(path: str, wanted_kind: str | None) -> tuple[str, dict[str, bytes], bool | None]:
   """(kind, files under our names, lowercase where the files say so)."""
+  fairseq_files = fairseq_vocabulary.find(path)
+  if fairseq_files:
+    return "byte_bpe", fairseq_vocabulary.vocabulary(*fairseq_files), False
   if os.path.isdir(path):
     folder, names = path, sorted(os.listdir(path))
   else:

@@ -1,7 +1,6 @@
-"""What is in a fairseq RoBERTa? Its `model.pt`, of any version of fairseq, and the vocabulary behind `dict.txt`."""
+"""What is in a fairseq RoBERTa? Its `model.pt`, of any version of fairseq."""
 
 import argparse
-import json
 import os
 import pickle
 import re
@@ -34,7 +33,6 @@ NO_PARAMETER = re.compile(r".*\.(version|_float_tensor)")  # markers of fairseq'
 HEAD_SIZE = 64  # width of one attention head of every published RoBERTa
 ACTIVATIONS = {"gelu": "gelu", "gelu_accurate": "gelu_new"}  # "accurate" is the tanh approximation
 DEFAULTS = {"activation_fn": "gelu", "dropout": 0.1, "attention_dropout": 0.1}  # where the options say nothing
-SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's Dictionary puts them first, the task <mask> last
 
 
 def find(path: str) -> str | None:
@@ -179,44 +177,3 @@ def _config(tensors: dict[str, np.ndarray], options: dict) -> dict:
           "hidden_dropout_prob": options["dropout"], "attention_probs_dropout_prob": options["attention_dropout"],
           "initializer_range": 0.02, "layer_norm_eps": 1e-5,  # PyTorch's default, which fairseq keeps
           "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
-
-
-def vocabulary(dict_path: str, encoder_path: str, merges_path: str) -> dict[str, bytes]:
-  """vocab.json and merges.txt of the tokenizer, in the order of fairseq's ids (RoBERTa's, not GPT-2's).
-
-  Args:
-    dict_path: dict.txt, a line `<GPT-2 id> <count>` for each token, most frequent first; ids begin at 4.
-    encoder_path: GPT-2's encoder.json, token -> GPT-2 id.
-    merges_path: GPT-2's vocab.bpe.
-
-  Raises:
-    UserError: a file is missing, is not what it should be, or names a token that encoder.json lacks.
-  """
-  def fault(path, got):
-    return UserError("fairseq's vocabulary cannot be read", got=f"{path}: {got}",
-                     allowed="dict.txt of the model with encoder.json and vocab.bpe of GPT-2's byte-level BPE",
-                     fix="put the three files beside model.pt; the model's .tar.gz holds dict.txt")
-
-  texts = []
-  for path in (dict_path, encoder_path, merges_path):
-    try:
-      with open(path, encoding="utf-8") as file:
-        texts.append(file.read())
-    except (OSError, ValueError) as error:
-      raise fault(path, error) from error
-  try:
-    names = {str(i): token for token, i in json.loads(texts[1]).items()}
-  except (ValueError, AttributeError) as error:
-    raise fault(encoder_path, error) from error
-  tokens = list(SPECIAL_TOKENS)
-  for number, line in enumerate(texts[0].removesuffix("\n").split("\n"), 1):
-    entry, _, count = line.rpartition(" ")
-    if not count.isdigit() or not (entry in names or entry.startswith("madeupword")):
-      raise fault(f"{dict_path}:{number}", f"{line[:60]!r} is no `<GPT-2 id> <count>` with an id of encoder.json")
-    tokens.append(names.get(entry, entry))
-  tokens.append("<mask>")
-  files = {"vocab.json": json.dumps({token: i for i, token in enumerate(tokens)}, ensure_ascii=False).encode(),
-           "merges.txt": texts[2].encode()}
-  if len(set(tokens)) < len(tokens):
-    raise fault(dict_path, "a token occurs twice")
-  return files

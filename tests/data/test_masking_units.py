@@ -17,7 +17,7 @@ CONTINUES = np.arange(1000) >= 500
 TEXTS = ["The unbelievable transformations happened internationally, didn't they?",
          "Hello (world)! 3.14 naïve café 東京 日本語",
          "He reads: anti-establishment, well-known electroencephalographically."]
-SIZES = {"sentencepiece": 400, "byte_bpe": 290}  # of vocabularies with few whole words
+SIZES = {"sentencepiece": 400, "sentencepiece_bpe": 400, "byte_bpe": 290}  # of vocabularies with few whole words
 
 
 def words_of(row, num_tokens):

@@ -65,6 +65,46 @@ def test_ids_and_offsets_equal_the_published_ones(published, golden, file, key):
       assert tokenizer.decode(ids) == case["text"]
 
 
+def test_other_golden_fields(published, golden):
+  bert, roberta = load_tokenizer(str(published / "vocab.txt")), load_tokenizer(str(published / "vocab.json"))
+  for case in golden["cases"]:
+    ids, expected = roberta.encode(case["text"]), case["roberta_bpe"]
+    assert [roberta.cls_id, *ids, roberta.sep_id] == expected["with_bos_eos"], case["name"]
+    spaced, offsets = roberta.encode_words(" " + case["text"])
+    assert spaced == expected["leading_space_ids"], case["name"]
+    assert offsets == list(map(tuple, expected["leading_space_offsets"])), case["name"]
+    ids, expected = bert.encode(case["text"]), case["wordpiece_uncased"]
+    assert [bert.cls_id, *ids, bert.sep_id] == expected["with_cls_sep"], case["name"]
+  differing = {case["name"] for case in golden["cases"]  # as the docstring of WordPiece says
+               if case["wordpiece_uncased"].get("google_electra_ids", case["wordpiece_uncased"]["ids"])
+               != bert.encode(case["text"])}
+  assert differing == {"greek_final_sigma", "unassigned", "long_word_101", "long_word_200", "long_word_in_text"}
+  for pair in filter(lambda pair: pair["pair"], golden["pairs"]):  # an empty second text is left out there
+    first, second = (bert.encode(pair[name]) for name in ("text", "pair"))
+    joined = [bert.cls_id, *first, bert.sep_id, *second, bert.sep_id]
+    assert joined == pair["wordpiece_uncased"]["ids"]
+    first, second = (roberta.encode(pair[name]) for name in ("text", "pair"))
+    joined = [roberta.cls_id, *first, roberta.sep_id, roberta.sep_id, *second, roberta.sep_id]
+    assert joined == pair["roberta_bpe"]["ids"]
+
+
+def test_fairseq_files_and_tokenizer_json_give_the_published_ids(published, golden, shared, tmp_path):
+  names = {"fairseq-gpt2_bpe-dict.txt": "dict.txt", "gpt2-encoder.json": "encoder.json", "gpt2-vocab.bpe": "vocab.bpe"}
+  for name, theirs in names.items():
+    (tmp_path / theirs).write_bytes(gzip.decompress((shared / "reference/vocab" / f"{name}.gz").read_bytes()))
+  saved = {}
+  for key, name in (("roberta_bpe", "vocab.json"), ("wordpiece_uncased", "vocab.txt")):
+    saved[key] = tmp_path / key / "tokenizer.json"
+    saved[key].parent.mkdir()
+    saved[key].write_text(load_tokenizer(str(published / name))._library.to_str())
+  places = [(tmp_path, "roberta_bpe"), (tmp_path / "dict.txt", "roberta_bpe"), *((saved[key], key) for key in saved)]
+  for path, key in places:
+    tokenizer = load_tokenizer(str(path))
+    for case in golden["cases"]:
+      expected = case[key]["ids"], list(map(tuple, case[key]["offsets"]))
+      assert tokenizer.encode_words(case["text"]) == expected, (path, case["name"])
+
+
 def test_published_facts(published):
   bert, roberta = load_tokenizer(str(published / "vocab.txt")), load_tokenizer(str(published / "vocab.json"))
   assert (bert.kind, bert.vocab_size, bert.lowercase) == ("wordpiece", 30522, True)
@@ -122,6 +162,15 @@ def test_odd_texts(trained, kind, text):
     assert tokenizer.decode(ids) == text
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "sentencepiece_bpe"])
+def test_characters_that_training_never_saw_become_bytes(trained, kind):
+  tokenizer, _ = trained[kind]
+  text = "the fox ☃ 漢字 🙂"
+  ids = tokenizer.encode(text)
+  assert tokenizer.unk_id not in ids and tokenizer.decode(ids) == text
+  assert "<0xE2>" in tokenizer.tokens(ids)
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 @pytest.mark.parametrize("limit", [10**6, 0])
 def test_remembered_words_change_nothing(trained, monkeypatch, kind, limit):
@@ -174,11 +223,11 @@ def test_fingerprint_depends_on_files_and_case(trained):
   tokenizer, _ = trained["wordpiece"]
   cased = type(tokenizer)(tokenizer.files, lowercase=False)
   fingerprints = {tokenizer.fingerprint, cased.fingerprint, *(trained[kind][0].fingerprint for kind in KINDS)}
-  assert len(fingerprints) == 4
+  assert len(fingerprints) == len(KINDS) + 1
 
 
-@pytest.mark.parametrize("kind, length", [("sentencepiece", 20_000), ("wordpiece", 20_000), ("byte_bpe", 20_000)])
-def test_long_paragraphs_are_learnt_from(kind, length, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_paragraphs_are_learnt_from(kind, tmp_path, length=20_000):
   long = " ".join(["extraordinary"] * (length // 14))
   tokenizer = train_tokenizer(config(kind), iter([long, *TEXTS]), str(tmp_path / "t"), 0)
   assert len(tokenizer.encode("extraordinary extraordinary")) <= 3
@@ -203,7 +252,8 @@ def test_training_stops_at_training_bytes(tmp_path):
 @pytest.mark.parametrize("kind, names", [
   ("wordpiece", {"vocab.txt": "my-vocab.txt"}), ("byte_bpe", {"vocab.json": "vocab.json", "merges.txt": "merges.txt"}),
   ("byte_bpe", {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}),
-  ("sentencepiece", {"sentencepiece.model": "spiece.model"})])
+  ("sentencepiece", {"sentencepiece.model": "spiece.model"}),
+  ("sentencepiece_bpe", {"sentencepiece.model": "bpe.model"})])
 def test_published_forms(trained, tmp_path, kind, names):
   tokenizer, _ = trained[kind]
   for ours, theirs in names.items():

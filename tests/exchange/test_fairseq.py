@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from electra_jax.data import tokenizers
+from electra_jax.data import fairseq_vocabulary, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq
 from tests.exchange.random_networks import ROBERTA, imported_logits, logits, random_params
@@ -171,7 +171,7 @@ def write_vocabulary(folder, dict_text, encoder, merges="#version: 0.2\na b\n"):
 
 
 def test_ids_are_in_the_order_of_dict_txt(tmp_path):
-  files = fairseq.vocabulary(*write_vocabulary(tmp_path, "2 90\n0 40\n1 7\nmadeupword0000 0\n",
+  files = fairseq_vocabulary.vocabulary(*write_vocabulary(tmp_path, "2 90\n0 40\n1 7\nmadeupword0000 0\n",
                                                {"a": 0, "b": 1, "ab": 2}))
   assert json.loads(files["vocab.json"]) == {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "ab": 4, "a": 5, "b": 6,
                                              "madeupword0000": 7, "<mask>": 8}
@@ -184,7 +184,7 @@ def test_ids_are_in_the_order_of_dict_txt(tmp_path):
   ("0 1\n0 1\n", {"a": 0}, "twice"), ("0 1\n", [1], "encoder.json")])
 def test_vocabularies_that_are_refused(tmp_path, dict_text, encoder, got):
   with pytest.raises(UserError, match="vocabulary cannot be read") as error:
-    fairseq.vocabulary(*write_vocabulary(tmp_path, dict_text, encoder))
+    fairseq_vocabulary.vocabulary(*write_vocabulary(tmp_path, dict_text, encoder))
   assert got in error.value.got
 
 
@@ -192,6 +192,6 @@ def test_published_vocabulary(shared, tmp_path):
   for theirs, ours in (("fairseq-gpt2_bpe-dict.txt", "dict.txt"), ("gpt2-encoder.json", "encoder.json"),
                        ("gpt2-vocab.bpe", "vocab.bpe")):
     (tmp_path / ours).write_bytes(gzip.decompress((shared / "reference/vocab" / f"{theirs}.gz").read_bytes()))
-  files = fairseq.vocabulary(*(str(tmp_path / name) for name in ("dict.txt", "encoder.json", "vocab.bpe")))
+  files = fairseq_vocabulary.vocabulary(*(str(tmp_path / name) for name in ("dict.txt", "encoder.json", "vocab.bpe")))
   published = gzip.decompress((shared / "reference/vocab/roberta-vocab.json.gz").read_bytes())
   assert json.loads(files["vocab.json"]) == json.loads(published)
