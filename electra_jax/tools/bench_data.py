@@ -85,7 +85,7 @@ def _encode_raw(tokenizer: Tokenizer, paragraphs: list[str]) -> None:
   library = tokenizer._library
   for start in range(0, len(paragraphs), MAP_BATCH):
     batch = paragraphs[start:start + MAP_BATCH]
-    if tokenizer.kind == "sentencepiece":
+    if tokenizer.kind.startswith("sentencepiece"):
       library.encode(batch, num_threads=1)
     else:
       library.encode_batch(batch, add_special_tokens=False)
@@ -110,7 +110,7 @@ def _prepare_with_datasets(tokenizer: Tokenizer, path: str, folder: str, length:
 
 
 def _tokenize_rows(tokenizer: Tokenizer) -> Callable[[dict], dict]:
-  if tokenizer.kind == "sentencepiece":
+  if tokenizer.kind.startswith("sentencepiece"):
     return lambda batch: {"input_ids": tokenizer.encode_batch(list(batch["text"]))}
   import transformers
 

@@ -19,8 +19,10 @@ USAGE = """Trains the tokenizer that a recipe describes.
 
 The first is the demo's vocabulary from the documentation that Python carries; the second learns BERT's kind from your
 own text. Kinds are sentencepiece (unigram) and sentencepiece_bpe, both with bytes for characters that the text lacks,
-wordpiece and byte_bpe (RoBERTa's). The same text gives the same files. Use the result in any run with --config.data.tokenizer.path=DIR. The keys that matter are data.path,
-data.text_field, data.heldout_share (held-out documents are left out here too) and data.tokenizer.*; their meaning is in
+wordpiece and byte_bpe (RoBERTa's). The same text gives the same files.
+
+Use the result in any run with --config.data.tokenizer.path=DIR. The keys that matter are data.path, data.text_field,
+data.heldout_share (held-out documents are left out here too) and data.tokenizer.*; their meaning is in
 configs/common.py. The directory appears complete or not at all; one that exists is never overwritten.
 """
 
