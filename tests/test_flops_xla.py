@@ -47,7 +47,7 @@ def program(recipe, changes):
 
 
 def operations(jaxpr, counts=None):
-  """Counter: operations of the matrix products, elements made by the rest by primitive, elements that reductions read."""
+  """Counter by primitive: operations of matrix products, elements that reductions read, elements that others make."""
   counts = collections.Counter() if counts is None else counts
   for equation in jaxpr.eqns:
     name, params = equation.primitive.name, equation.params
