@@ -146,6 +146,9 @@ def defaults() -> ConfigDict:
   c.eval.max_examples = 8192  # 0 = all
   # Examples for ELECTRA's accuracy as a masked LM (Appendix E), 0 = none: 100 passes for each masked position
   c.eval.electra_mlm_examples = 0
+  c.eval.finetune_tasks = ""  # tasks to fine-tune on during pre-training, e.g. "cola,rte"; settings: task below
+  c.eval.finetune_every_steps = 0  # each so many steps, and at the end; 0 = only at the end
+  c.eval.finetune_learning_rate = 1e-4  # ELECTRA Table 5; its other values too, batches of 32
 
   # ---- checkpoints
   c.checkpoint = ConfigDict()
@@ -158,11 +161,11 @@ def defaults() -> ConfigDict:
 
   # ---- task: fine-tuning (mode=finetune); unused in pre-training
   c.task = ConfigDict()
-  c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, sst2, ..., own_classification, own_tagging
+  c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, ..., squad_v2.0, race, own_classification, ...
   c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
   c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
-  c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL), or tfds:glue
-  c.task.train_path = ""  # own data: .jsonl, .csv or .tsv
+  c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL) or SQuAD's or RACE's files, or tfds:glue
+  c.task.train_path = ""  # own data: .jsonl, .csv or .tsv; SQuAD: JSON of another name than data_dir's
   c.task.dev_path = ""  # own data; "" = a tenth of the training examples
   c.task.test_path = ""  # own data without labels, to be predicted; "" = none
   c.task.text_fields = "text"  # own data: the field of the text, of a pair two with a comma; of tagging the words
@@ -170,6 +173,10 @@ def defaults() -> ConfigDict:
   c.task.metric = ""  # what decides between runs; "" = the task's first
   c.task.max_length = 128  # tokens of an example, special tokens included (ELECTRA's and BERT's GLUE)
   c.task.on_long_text = "cut"  # cut (the longer text of a pair loses its end) | error
+  c.task.window_stride = 128  # SQuAD: tokens between the starts of a long context's windows (BERT's code)
+  c.task.max_question_length = 64  # tokens: SQuAD's question (BERT's code), RACE's question and answer (RoBERTa: 128)
+  c.task.max_answer_length = 30  # SQuAD: tokens of the longest answer (BERT's code)
+  c.task.num_best = 20  # SQuAD: candidates of a question, and starts and ends of a window that are paired (BERT's code)
   c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
   c.task.num_epochs = 3.0  # passes over the training examples
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06

@@ -143,6 +143,8 @@ def _range_faults(c: ConfigDict) -> Iterator[str]:
   yield from _objective_faults(c)
   if c.mode == "finetune":
     yield from _task_faults(c)
+  if c.eval.finetune_tasks and not c.task.data_dir:
+    yield f"eval.finetune_tasks is {c.eval.finetune_tasks!r}, but task.data_dir, where their examples are, is empty"
 
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:
@@ -219,7 +221,8 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
 def _task_faults(c: ConfigDict) -> Iterator[str]:
   """Rules of fine-tuning."""
   t = c.task
-  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds"):
+  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride", "max_question_length",
+              "max_answer_length", "num_best"):
     if not t[key] > 0:
       yield f"task.{key} is {t[key]}; it must be positive"
   for key in ("patience_evals", "seeds_at_once"):
@@ -230,7 +233,8 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
       yield f"task.{key} is {t[key]}; it must lie between 0 and 1"
   if not t.init_from:
     yield "task.init_from is empty; give a run's workdir or published weights (with task.from_scratch: for their sizes)"
-  missing = "train_path" if t.name.startswith("own_") else "data_dir"
+  by_path = t.name.startswith("own_") or (t.name.startswith("squad_") and t.train_path and t.dev_path)
+  missing = "train_path" if by_path else "data_dir"
   if not t[missing]:
     yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
   if t.patience_evals and t.select != "best":

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -29,19 +30,20 @@ from electra_jax.predictions import Run, Split
 from electra_jax.tasks import batches, losses, results
 
 
-def finetune(given, workdir: str) -> dict[str, dict[str, float]]:
+def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) -> dict[str, dict[str, float]]:
   """Trains `task.num_seeds` runs, or those that the workdir lacks. Returns {metric: summary over the seeds}.
 
   Args:
     given: the recipe with its overrides (not yet resolved).
     workdir: config.json, seeds/, the best run's checkpoint, results.md and curves.png live here.
+    start: in place of what `task.init_from` names, which then only says where it is from.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir.
     Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
   """
   config_lib.resolve(given)  # faults that need no file come first
-  start = pretrained.load(given.task.init_from)
+  start = start or pretrained.load(given.task.init_from)
   task = tasks.make(given.task)
   data = read_data(task, start.tokenizer, given.task.max_length)
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
@@ -67,6 +69,32 @@ class SeedsState(NamedTuple):
   opt_state: PyTree
   best_params: PyTree
   best_score: Array  # [seeds], -inf before the first
+
+
+def is_due(config, step: int) -> bool:
+  """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
+  every = config.eval.finetune_every_steps
+  return bool(config.eval.finetune_tasks) and (step == config.train.num_steps or bool(every and step % every == 0))
+
+
+def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
+  """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training's step: the medians over the seeds.
+
+  ELECTRA Table 5 with the `task` branch of the pre-training's recipe; each task in <workdir>/finetune/<step>/<task>.
+  """
+  found = {}
+  for name in given.eval.finetune_tasks.split(","):
+    c = ConfigDict(given.to_dict())
+    c.mode, c.eval.finetune_tasks, c.checkpoint.keep_last = "finetune", "", 1
+    c.optimizer.update(name="adamw", learning_rate=c.eval.finetune_learning_rate, beta1=0.9, beta2=0.999, epsilon=1e-6,
+                       weight_decay_rate=0.0, schedule="linear")
+    size = -(-32 // jax.device_count()) * jax.device_count()
+    c.train.update(batch_size=size, accumulation_steps=1)
+    c.eval.batch_size = size
+    c.task.update(name=name, init_from=f"{workdir} at step {step}")
+    summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)
+    found |= {f"{name}/{metric}": row["median"] for metric, row in summary.items()}
+  return found
 
 
 def read_data(task: tasks.Task, tokenizer, max_length: int) -> dict[str, Split]:

@@ -16,7 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from electra_jax import checkpoints, distributed, flops, metrics, objectives, optim, progress, published, sharding
+from electra_jax import (
+  checkpoints,
+  distributed,
+  finetune,
+  flops,
+  metrics,
+  objectives,
+  optim,
+  pretrained,
+  progress,
+  published,
+  sharding,
+)
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, pipeline, shards, tokenizers
@@ -114,10 +126,15 @@ def pretrain(given, workdir: str) -> dict[str, float]:
           with timer.paused("evaluation"):
             log_evaluation(evaluate(state.params), step, writer, bar)
             evaluated_step = step
+        with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
+        if finetune.is_due(config, step):
+          saved.save(state, step)  # a stop during the fine-tuning goes on from here
+          with timer.paused("evaluation"):
+            kept = pretrained.of_run(config, data.tokenizer, state.params)
+            writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
         if stop.reached(step) and step < config.train.num_steps:
           saved.save(state, step)
-        with timer.paused("checkpoint"):
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
                             "complete; the same command goes on from there.")
 

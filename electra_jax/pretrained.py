@@ -48,6 +48,16 @@ def load(path: str) -> Pretrained:
   return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler)
 
 
+def of_run(config, tokenizer, params: PyTree) -> Pretrained:
+  """The kept encoder of a run that is still training; every process gets the whole arrays."""
+  name = next(name for name in ENCODERS if name in params)
+  network = {part: value for part, value in params[name].items() if not part.endswith("_head")}
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+    network = multihost_utils.process_allgather(network, tiled=True)
+  return Pretrained(config.model.to_dict(), tokenizer, jax.device_get(network), None)
+
+
 def _load_published(path: str) -> Pretrained:
   weights = formats.read(path)
   name = next((name for name in weights if name != "generator"), "generator")

@@ -203,3 +203,29 @@ def test_faults_of_the_task_are_told_together():
   with pytest.raises(UserError) as caught:
     config_lib.resolve(glue.get_config("rte"))
   assert "task.init_from is empty" in str(caught.value) and "task.data_dir is empty" in str(caught.value)
+
+
+def test_pretraining_can_fine_tune_a_checkpoint_on_the_way(source, monkeypatch):
+  """The recipe of a pre-training becomes ELECTRA's Table 5; the encoder is the one that trains."""
+  given = tiny.get_config("tiny")
+  given.eval.update(finetune_tasks="cola,rte", finetune_every_steps=20)
+  with pytest.raises(UserError, match=r"task\.data_dir"):
+    config_lib.resolve(given)
+  given.task.update(data_dir="glue", max_length=32, layer_decay=0.8)
+  config = config_lib.resolve(given)
+  assert [step for step in (10, 20, 30, 40) if finetune.is_due(config, step)] == [20, 40]  # 40 is the last one
+  workdir = source[1]
+  _, params = checkpoints.load_params(workdir)
+  start = pretrained.of_run(config_lib.load(workdir), pretrained.load(workdir).tokenizer, params)
+  jax.tree.map(np.testing.assert_array_equal, start.encoder, pretrained.load(workdir).encoder)
+  asked = []
+
+  def finetune_one(c, folder, start):
+    resolved = config_lib.resolve(finetune.complete(c, start, 100))
+    rate, size = resolved.optimizer.learning_rate, resolved.train.batch_size
+    asked.append((resolved.mode, resolved.task.name, rate, size, folder))
+    return {"accuracy": {"median": 0.5}}
+
+  monkeypatch.setattr(finetune, "finetune", finetune_one)
+  assert finetune.finetune_run(given, "runs/x", 20, start) == {"cola/accuracy": 0.5, "rte/accuracy": 0.5}
+  assert asked == [("finetune", name, 1e-4, 32, f"runs/x/finetune/20/{name}") for name in ("cola", "rte")]

@@ -19,7 +19,7 @@ LAYERS = {
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "runs"), ("runs", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
-            ("finetune", "predictions"), ("finetune", "pretrained"), ("predictions", "pretrained"),
+            ("pretrain", "finetune"), ("pretrain", "pretrained"), ("finetune", "predictions"), ("finetune", "pretrained"), ("predictions", "pretrained"),
             ("pretrained", "published"),
             ("config", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("progress", "flops"),
