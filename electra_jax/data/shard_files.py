@@ -16,6 +16,7 @@ from electra_jax.errors import UserError
 COMPARED_BYTES = 1 << 20  # of a file that are read at once to see whether it is there already
 
 MANIFEST = "manifest.json"  # the file that marks a directory as a complete set of shards
+CHECK_BYTES = 1 << 18  # of a shard that a checksum covers: the first batch of a run may touch one for each row
 STALE_SECONDS = 24 * 3600  # an unfinished set of another host counts as abandoned after a day without a new shard
 
 
@@ -73,13 +74,12 @@ class SplitWriter:
     return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths)}
 
   def _write(self, rows: np.ndarray) -> None:
-    self.files.append(self._write_file(f"{len(self.files):05d}.npy", rows))
+    entry = self._write_file(f"{len(self.files):05d}.npy", rows)
+    self.files.append(entry | {"block_crc32": _block_crcs(_file_parts(rows))})
 
   def _write_file(self, name: str, rows: np.ndarray) -> dict:
     path = os.path.join(self.folder, name)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
-    parts = header.getvalue(), memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b""
+    parts = _file_parts(rows)
     crc, size = 0, sum(map(len, parts))
     for part in parts:
       crc = zlib.crc32(part, crc)
@@ -91,6 +91,21 @@ class SplitWriter:
         os.fsync(file.fileno())  # a full network disk may say so only here
         os.replace(f"{path}.new", path)
     return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": size, "crc32": crc}
+
+
+def _file_parts(rows: np.ndarray) -> tuple[bytes, memoryview | bytes]:
+  """The bytes of an .npy file: header and data."""
+  header = io.BytesIO()
+  np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
+  return header.getvalue(), memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b""
+
+
+def _block_crcs(parts: tuple[bytes, memoryview | bytes]) -> list[int]:
+  """CRC-32 of each CHECK_BYTES of a file: a reader of single rows need not read the whole file to trust them."""
+  header, data = parts
+  first = CHECK_BYTES - len(header)  # bytes of data in the first block
+  crcs = [zlib.crc32(data[:first], zlib.crc32(header))]
+  return crcs + [zlib.crc32(data[start:start + CHECK_BYTES]) for start in range(first, len(data), CHECK_BYTES)]
 
 
 def _holds(path: str, size: int, crc: int) -> bool:

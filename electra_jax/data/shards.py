@@ -146,7 +146,7 @@ def _read_chunks(config_data) -> tuple[Iterator[preparation.Chunk], Counter]:
 def open_shards(directory: str, split: str, config_data=None, tokenizer=None) -> "ShardedExamples":
   """Opens one split ("train" or "heldout") for random access; checks that it fits config and tokenizer, if given.
 
-  File sizes are checked at once, each file's checksum when it is first read from.
+  File sizes are checked at once, the checksum of each block of a file when it is first read from.
 
   Raises:
     UserError: missing, damaged or truncated shards, or shards that were made for another config or tokenizer.
@@ -188,9 +188,40 @@ class ShardedExamples:
       self._lengths = dict(self._lengths, path=os.path.join(directory, self._lengths["file"]))
     self._rows: list[np.ndarray | None] = [None] * len(self._shards)
     self._lock = threading.Lock()
+    self._start_checks()
     for shard in self._shards:
       _check_size(shard)
     _allow_open_files(len(self._shards))
+
+  def _start_checks(self) -> None:
+    """Which blocks of which shard are known to be sound: none, or, without checksums of blocks, not even asked."""
+    row_bytes = (self._columns + self.sequence_length) * np.dtype(self._dtype).itemsize
+    self._row_bytes = row_bytes
+    self._headers = np.array([shard["bytes"] - shard["examples"] * row_bytes for shard in self._shards], np.int64)
+    counts = [-(-shard["bytes"] // shard_files.CHECK_BYTES) for shard in self._shards]
+    self._has_blocks = row_bytes < shard_files.CHECK_BYTES and all(
+      len(shard.get("block_crc32", [])) == count for shard, count in zip(self._shards, counts))
+    self._blocks_per_shard = max(counts, default=0)
+    self._is_sound = np.full(len(self._shards) * self._blocks_per_shard, not self._has_blocks)
+
+  def _check_rows(self, shard_of: np.ndarray, row_of: np.ndarray) -> None:
+    start = self._headers[shard_of] + row_of * self._row_bytes
+    blocks = np.concatenate([start, start + self._row_bytes - 1]) // shard_files.CHECK_BYTES
+    blocks += np.tile(shard_of * self._blocks_per_shard, 2)
+    for block in np.unique(blocks[~self._is_sound[blocks]]).tolist():
+      self._check_block(*divmod(block, self._blocks_per_shard))
+
+  def _check_block(self, number: int, block: int) -> None:
+    shard = self._shards[number]
+    try:
+      with open(shard["path"], "rb") as file:
+        file.seek(block * shard_files.CHECK_BYTES)
+        crc = zlib.crc32(file.read(shard_files.CHECK_BYTES))
+    except OSError as error:
+      raise _damaged(shard, error.strerror) from error
+    if crc != shard["block_crc32"][block]:
+      raise _damaged(shard, f"CRC-32 {crc:08x} of block {block}, {MANIFEST} says {shard['block_crc32'][block]:08x}")
+    self._is_sound[number * self._blocks_per_shard + block] = True
 
   def __len__(self) -> int:
     return self._length
@@ -201,7 +232,7 @@ class ShardedExamples:
 
     Raises:
       IndexError: an id is negative or not below len(self).
-      UserError: a shard that is touched for the first time is damaged.
+      UserError: a part of a shard that is touched for the first time is damaged.
     """
     rows = self._read_rows(example_ids, slice(None))
     header = rows[:, :self._columns].astype(np.int32)
@@ -236,6 +267,8 @@ class ShardedExamples:
     width = len(range(self._columns + self.sequence_length)[columns])
     rows = np.empty((len(example_ids), width), self._dtype)
     shard_of, row_of = np.divmod(example_ids, self._shard_examples)
+    if self._has_blocks and len(example_ids):
+      self._check_rows(shard_of, row_of)
     by_shard = np.argsort(shard_of, kind="stable")
     starts = np.flatnonzero(np.diff(shard_of[by_shard], prepend=-1))
     for group in np.split(by_shard, starts[1:]) if len(by_shard) else ():
@@ -246,6 +279,8 @@ class ShardedExamples:
     """How often each id stands at a position that is neither special nor padding."""
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
+      if self._has_blocks:
+        _check_crc(self._shards[number])
       ids = self._shard(number)[:, self._columns:]
       counts += np.bincount(ids.ravel(), minlength=vocab_size)
     counts[self._special_ids] = 0
@@ -256,7 +291,10 @@ class ShardedExamples:
     if rows is None:
       with self._lock:
         if self._rows[number] is None:
-          _check_crc(self._shards[number])
+          if self._has_blocks:
+            self._check_block(number, 0)  # the header
+          else:
+            _check_crc(self._shards[number])
           # A plain array over the map: memmap's own indexing is several times slower.
           self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
         rows = self._rows[number]
