@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from electra_jax.tasks import glue, own
+from electra_jax.tasks import glue, own, ranking
 from electra_jax.tasks.contract import HEADS, Example, Feature, Outputs, Task
 
 TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
   **dict.fromkeys(glue.GLUE, glue.make),
+  "qnli_ranking": ranking.make,
   **dict.fromkeys(own.METRICS, own.make),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from electra_jax.tasks.contract import Outputs, Task
 
-NO_LABELS = ("regression",)  # heads whose outputs are averaged as they are
+AS_THEY_ARE = ("regression", "multiple_choice")  # heads whose outputs are averaged as scores
 
 
 def average(outputs: Sequence[Outputs], head: str) -> Outputs:
@@ -19,7 +19,7 @@ def average(outputs: Sequence[Outputs], head: str) -> Outputs:
   np.int64(0)
   """
   sound = [one for one in outputs if all(np.isfinite(x).all() for x in one.values())] or list(outputs)[:1]
-  if head in NO_LABELS:
+  if head in AS_THEY_ARE:
     return {name: np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
   return {name: np.log(np.maximum(np.mean([_softmax(one[name]) for one in sound], axis=0), 1e-30))
           if sound[0][name].ndim > 1 else np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
@@ -38,7 +38,7 @@ def load_outputs(workdir: str, seed: int, split: str) -> Outputs:
 
 def score(task: Task, workdir: str, seeds: Sequence[int]) -> dict[str, float]:
   """Metrics of the seeds' ensemble on the first dev split; {} for heads that need more than their outputs."""
-  if task.head not in ("classification", "regression") or len(seeds) < 2:
+  if task.head not in ("classification", *AS_THEY_ARE) or len(seeds) < 2:
     return {}
   return score_outputs(task, [load_outputs(workdir, seed, task.splits[1]) for seed in seeds])
 

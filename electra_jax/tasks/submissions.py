@@ -43,7 +43,7 @@ def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, s
                         allowed="an answer to each", fix="run it in a new workdir with "
                         "--config.task.write_test_predictions and the same data")
     files |= task.submission(split, task.decode(ensembles.average(outputs, task.head), [], examples), examples)
-    expected = glue.expected_count(task.name, split)
+    expected = glue.expected_count(task.name.removesuffix("_ranking"), split)
     if len(examples) != expected:
       notes.append(f"{split} has {len(examples)} examples; the server expects {expected}: it will refuse the file.")
   return files, notes

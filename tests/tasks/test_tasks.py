@@ -3,13 +3,14 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 from configs.finetune import glue as recipes
 from configs.finetune import own as own_recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import batches, features, glue, sentences
+from electra_jax.tasks import batches, features, glue, ranking, sentences
 from tests.tasks.fake_tokenizer import Words
 
 # task -> (file of the training split, header and one line, the texts, the label)
@@ -40,7 +41,7 @@ def write(root, name, text):
 
 
 def config_of(task, **keys):
-  c = recipes.get_config(task) if task in glue.GLUE else own_recipe.get_config(task)
+  c = recipes.get_config(task) if task in recipes.TASKS else own_recipe.get_config(task)
   c.task.update(keys)
   return c.task
 
@@ -78,7 +79,6 @@ def test_tags_stand_at_the_first_piece_of_each_word(tmp_path):
   (cut,) = task.featurize(example, Words(), 4)
   batch = batches.collate([feature, cut], 3, 8, 0, "tagging")
   assert batch["tags"][0].tolist() == [-1, 0, -1, 1, 1, -1, -1, -1] and batch["row_weight"].tolist() == [1, 1, 0]
-  import numpy as np
   logits = np.zeros((2, 8, 2), np.float32)
   logits[:, 1, 0] = 1
   assert sentences.decode_tags({"tagging_head": logits}, [feature, cut], [example, example], task.label_names) == [
@@ -126,6 +126,22 @@ def test_submission_files_have_names_headers_and_label_names(tmp_path):
   assert glue.submission("stsb", "test", [5.3, -1.0], [examples[0], examples[1]]) == {
     "STS-B.tsv": "index\tprediction\n0\t5.000\n1\t0.000\n"}
   assert [glue.expected_count("mnli", split) for split in glue.GLUE["mnli"].test_splits] == [9796, 9847, 1104]
+
+
+def test_qnli_as_ranking_compares_sentences_of_a_question(tmp_path):
+  header = "index\tquestion\tsentence\tlabel\n"
+  write(tmp_path, "QNLI/train.tsv", header + "0\tq one\ta\tentailment\n1\tq one\tb c\tnot_entailment\n"
+        "2\tq two\td e f\tentailment\n")
+  write(tmp_path, "QNLI/dev.tsv", header + "0\tq\ta\tentailment\n1\tq\tb\tnot_entailment\n2\tr\tc\tentailment\n")
+  task = tasks.make(config_of("qnli_ranking", data_dir=str(tmp_path)))
+  train = task.read("train")
+  assert [e.texts for e in train] == [("q one", "a", "b c"), ("q two", "d e f", "a")]
+  (feature,) = task.featurize(train[0], Words(), 16)
+  assert feature["input_ids"] == [[1, 11, 13, 2, 11, 2], [1, 11, 13, 2, 11, 11, 2]] and feature["label"] == 0
+  dev = task.read("dev")
+  outputs = {"multiple_choice_head": np.array([[-3.0], [-4.0], [-9.0]], np.float32)}
+  found = task.decode(outputs, [], dev)
+  assert found == [ranking.ANSWER, ranking.NO_ANSWER, ranking.ANSWER] and task.score(found, dev) == {"accuracy": 1.0}
 
 
 BAD = {  # (task, files, config keys, what the error names)
