@@ -1,0 +1,88 @@
+"""Does a run go on as if nothing had happened on other devices? Another count, another mesh, other micro-batches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from electra_jax import checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
+from electra_jax.errors import Interrupted
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.train_state import abstract_state
+from tests import fake_objective
+from tests.objectives.test_objectives import make_batch
+from tests.test_bad_input import Place, small
+from tests.test_pretrain import tiny_config, write_corpus
+
+MESHES = ((2, 2, 2), (1, 4, 1), (1, 1, 1), (1, 2, 4))  # 8 -> 4 -> 1 -> 8 devices
+
+
+def mesh_of(data, fsdp, tensor):
+  sizes = dict(zip(sharding.MESH_AXES, (data, fsdp, tensor)))
+  return sharding.make_mesh(sizes, jax.devices()[: data * fsdp * tensor])
+
+
+def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
+  """Parameters, moments and counters of ELECTRA, saved from each mesh and restored onto the next."""
+  config = tiny_config()
+  transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32", remat=False)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+  tx = optim.make(config.optimizer, config.train.num_steps)[0]
+  rows = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), make_batch())
+  shapes = jax.eval_shape(objective.init, jax.random.key(0), rows)
+  init_params = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+  rng = np.random.default_rng(0)
+  first = abstract_state(init_params, tx, mesh_of(*MESHES[0]))
+  written = jax.tree.map(lambda leaf: np.asarray(9 * rng.standard_normal(leaf.shape), leaf.dtype), first)
+  state = jax.tree.map(lambda values, leaf: jax.device_put(values, leaf.sharding), written, first)
+  for step, shape in enumerate(MESHES[1:]):
+    saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
+    saved.save(state, step)
+    saved.close()
+    wanted = abstract_state(init_params, tx, mesh_of(*shape))
+    saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
+    state = saved.restore_newest(wanted)
+    saved.close()
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), written)
+    assert all(jax.tree.leaves(jax.tree.map(lambda x, leaf: x.sharding == leaf.sharding, state, wanted))), shape
+
+
+def test_a_run_goes_on_with_other_devices_and_micro_batches(tmp_path, monkeypatch):
+  """8 -> 4 -> 1 -> 8 devices, two steps each: every global batch and every loss is that of the undisturbed run."""
+  place = Place(tmp_path)
+  write_corpus(place.corpus, num_documents=20)
+  monkeypatch.setattr(objectives, "make", fake_objective.make)
+  put_batch, reached, seen = sharding.put_batch, distributed.StopRequest.reached, []
+
+  def put(batch, mesh):
+    seen.append({name: rows.copy() for name, rows in batch.items()})
+    return put_batch(batch, mesh)
+
+  def run(workdir, stop_after, shape, accumulation_steps):
+    mesh = mesh_of(*shape)
+    with monkeypatch.context() as patch:
+      patch.setattr(sharding, "make_mesh", lambda sizes: mesh)
+      patch.setattr(sharding, "put_batch", put)
+      patch.setattr(distributed.StopRequest, "reached", lambda self, step: reached(self, step) or step == stop_after)
+      seen.clear()
+      try:
+        pretrain.pretrain(small(place, data__heldout_share=0.0, train__num_steps=8, checkpoint__every_steps=5,
+                                train__accumulation_steps=accumulation_steps), str(workdir))
+      except Interrupted:
+        assert stop_after < 8
+    return seen[:2] if stop_after < 8 else list(seen)  # one more is made ahead
+
+  straight = run(place.run, 8, (1, 1, 1), 1)
+  moved = []
+  for stop_after, shape, accumulation_steps in ((2, (2, 2, 2), 1), (4, (1, 2, 2), 2), (6, (1, 1, 1), 8),
+                                                (8, (4, 1, 2), 2)):
+    moved += run(place.new, stop_after, shape, accumulation_steps)
+  assert len(straight) == len(moved) == 8
+  for step in range(8):
+    jax.tree.map(np.testing.assert_array_equal, straight[step], moved[step])
+  losses = [[row["loss"] for row in metrics.read_rows(str(workdir)) if row["split"] == "train"]
+            for workdir in (place.run, place.new)]
+  np.testing.assert_allclose(*losses, rtol=1e-5)  # sums in another order are not the same bits
+  parameters = [checkpoints.load_params(str(workdir), step=8)[1] for workdir in (place.run, place.new)]
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *parameters)
