@@ -237,6 +237,9 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
   missing = "train_path" if by_path else "data_dir"
   if not t[missing]:
     yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
+  rows = c.model.max_position_embeddings - c.model.position_offset
+  if t.max_length > rows:
+    yield f"task.max_length {t.max_length} is longer than the {rows} positions of the model; longer texts are cut to it"
   if t.patience_evals and t.select != "best":
     yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
   if c.train.accumulation_steps != 1:

@@ -45,6 +45,7 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
   config_lib.resolve(given)  # faults that need no file come first
   start = start or pretrained.load(given.task.init_from)
   task = tasks.make(given.task)
+  config_lib.resolve(complete(given, start, num_features=1))  # before minutes of reading
   data = read_data(task, start.tokenizer, given.task.max_length)
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
   mesh = sharding.make_mesh(config.mesh)

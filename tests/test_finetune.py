@@ -199,6 +199,12 @@ def test_recipes_resolve_and_follow_their_tables(argument):
           config.task.warmup_share) == rates[argument]
 
 
+def test_a_length_beyond_the_positions_of_the_model_is_refused(source, tmp_path):
+  with pytest.raises(UserError, match=r"task\.max_length 65 is longer than the 64 positions of the model"):
+    finetune.finetune(recipe(source, task__max_length=65), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
 def test_faults_of_the_task_are_told_together():
   with pytest.raises(UserError) as caught:
     config_lib.resolve(glue.get_config("rte"))
