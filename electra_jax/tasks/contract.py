@@ -38,6 +38,8 @@ class Task(NamedTuple):
   augment: Callable[[list[Example]], list[Example]] = lambda examples: examples  # of the training examples
   # (split, predictions, examples) -> {file name: text} of the official test server
   submission: Callable[[str, Sequence, Sequence[Example]], dict[str, str]] | None = None
+  # {split: (predictions, examples)} -> {file name: text} of each run's own answers, test splits included
+  files: Callable[[dict[str, tuple[Sequence, Sequence[Example]]]], dict[str, str]] | None = None
 
 
 # Task.head -> (heads of models/bert.py, the targets that a training feature carries and their types)

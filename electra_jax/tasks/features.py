@@ -18,20 +18,30 @@ def sequence(tokenizer, texts: Sequence[str], max_length: int, where: str = "", 
     UserError: a text is too long and `on_long_text` is "error"; `where` is named.
   """
   parts = [list(tokenizer.encode(text)) for text in texts]
-  between = 2 if tokenizer.kind == "byte_bpe" else 1  # RoBERTa: <s> A </s></s> B </s>
-  special = 2 + (len(parts) - 1) * between
+  special = 2 + (len(parts) - 1) * num_separators(tokenizer)
   total = sum(map(len, parts)) + special
   if total > max_length and on_long_text == "error":
     raise UserError("A text is longer than the model may read", got=f"{where}: {total} tokens",
                     allowed=f"at most {max_length} tokens, {special} special ones included (task.max_length)",
                     fix="raise --config.task.max_length, shorten the text, or set --config.task.on_long_text=cut")
   cut_longest(parts, max_length - special)
+  return {**joined(tokenizer, parts), "_was_cut": total > max_length}
+
+
+def joined(tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
+  """Texts that are ids already, with the special tokens around and between them."""
+  between = num_separators(tokenizer)
   ids, segments = [tokenizer.cls_id], [0]
   for number, part in enumerate(parts):
     separators = [tokenizer.sep_id] * (between if number < len(parts) - 1 else 1)
     ids += [*part, *separators]
     segments += [number] * (len(part) + 1) + [number + 1] * (len(separators) - 1)
-  return {"input_ids": ids, "token_type_ids": segments, "_was_cut": total > max_length}
+  return {"input_ids": ids, "token_type_ids": segments}
+
+
+def num_separators(tokenizer) -> int:
+  """What stands between two texts: [SEP], or RoBERTa's </s></s>."""
+  return 2 if tokenizer.kind == "byte_bpe" else 1
 
 
 def cut_longest(parts: list[list[int]], room: int) -> None:

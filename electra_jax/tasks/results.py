@@ -93,10 +93,27 @@ def record(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[
     with open(f"{path}.partial", "wb") as file:
       np.savez(file, **arrays)
     os.replace(f"{path}.partial", path)
+    if task.files is not None:
+      write_answers(task, os.path.join(workdir, "seeds", str(seed)),
+                    {split: (data, found[number]) for split, (data, found) in outputs.items()})
     own = [{"step": point["step"], **point["scores"][number]} for point in curve]
     write_json(os.path.join(workdir, "seeds", f"{seed}.json"), {
       "seed": seed, "task": task.name, "metric": task.metric, "select": config.task.select,
       "scores": scores[number], "curve": own})
+
+
+def write_answers(task: Task, folder: str, outputs: dict) -> None:
+  """A run's answers in the files of the task, for example predictions.json of SQuAD's official script.
+
+  Args:
+    outputs: {split: (split, outputs of one seed)}.
+  """
+  os.makedirs(folder, exist_ok=True)
+  answers = {split: (task.decode(found, data.features, data.examples), data.examples)
+             for split, (data, found) in outputs.items()}
+  for name, text in task.files(answers).items():
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+      file.write(text)
 
 
 def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from electra_jax.tasks import glue
+from electra_jax.tasks import glue, race, squad
 from electra_jax.tasks.contract import Task
 
 
@@ -22,7 +22,8 @@ def results_table(config, task: Task, runs: Sequence[dict], summary: Mapping[str
                  f"{percent(row['sd'])} | {row['num_runs']}{failed} | {percent(together.get(name, float('nan')))} |")
   values = ", ".join(f"{run['seed']}: {percent(run['scores'][task.metric])}" for run in runs)
   lines += ["", f"Each run's {task.metric} by seed: {values}."]
-  rows = {model: scores[task.name] for model, scores in glue.PAPER.items() if task.name in scores}
+  rows = {model: scores[task.name] for papers in (glue.PAPER, squad.PAPER, race.PAPER)
+          for model, scores in papers.items() if task.name in scores}
   if rows:
     lines += ["", f"| The papers' {task.metric} on dev | % |", "|---|---|",
               *(f"| {model} | {value} |" for model, value in rows.items())]

@@ -1,0 +1,43 @@
+"""RACE as the papers fine-tune: --config=configs/finetune/race.py, :large or :roberta
+
+RoBERTa Table 10 and section 5.3. ELECTRA has no RACE: its rows are Table 5's hyper-parameters with RoBERTa's batches.
+"""
+
+from configs import common
+from configs.finetune import squad
+
+
+def electra(c) -> None:
+  """ELECTRA Table 5, Base and Small."""
+  squad.electra(c)
+  c.task.num_epochs = 3.0
+
+
+def electra_large(c) -> None:
+  """ELECTRA Table 5, Large."""
+  squad.electra_large(c)
+  c.task.num_epochs = 3.0
+
+
+def roberta(c) -> None:
+  """RoBERTa Table 10; beta2 of Table 9."""
+  c.optimizer.update(name="adamw", learning_rate=1e-5, epsilon=1e-6, beta2=0.98, weight_decay_rate=0.1, clip_norm=0.0)
+  c.task.update(warmup_share=0.06, num_epochs=4.0, select="best", pooler="tanh", num_seeds=5)
+
+
+PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
+
+
+def get_config(argument: str | None = None):
+  if (argument or "") not in PAPERS:
+    raise ValueError(f"Unknown paper {argument!r}. Allowed: none, large, roberta. Write "
+                     "--config=configs/finetune/race.py:roberta.")
+  c = common.defaults()
+  c.mode = "finetune"
+  c.task.name = "race"
+  c.checkpoint.keep_last = 1
+  PAPERS[argument or ""](c)
+  c.train.batch_size = 16  # RoBERTa Table 10; four sequences each
+  c.eval.batch_size = 16
+  c.task.update(max_length=512, max_question_length=128, seeds_at_once=1)
+  return c

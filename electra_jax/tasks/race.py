@@ -1,0 +1,127 @@
+"""What is RACE? Four sequences a question, each the passage with one answer, and a choice between their [CLS].
+
+RoBERTa section 5.3: "We truncate question-answer pairs that are longer than 128 tokens and, if needed, the passage so
+that the total length is at most 512 tokens."
+"""
+
+import glob
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from electra_jax.errors import UserError
+from electra_jax.tasks import features, scoring
+from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.records import READERS, Record, read_records
+
+LEVELS = ("middle", "high")
+LETTERS = ("A", "B", "C", "D")
+# Accuracy of all questions of the test set in percent, RoBERTa Table 7.
+PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 81.7},
+         "BERT-Large (test)": {"race": 72.0}}
+
+
+def make(name: str, config_task) -> Task:
+  """RACE with both levels; `config_task` is the `task` branch of the config.
+
+  The test split has its answers, so it is scored beside dev if it is there; dev alone decides.
+  """
+  has_test = any(_files(config_task.data_dir, "test", level) for level in LEVELS)
+  return Task(
+    name=name, head="multiple_choice", label_names=(), num_labels=1,
+    splits=("train", "dev", "test") if has_test else ("train", "dev"), test_splits=(),
+    metric=config_task.metric or "accuracy", read=lambda split: read(config_task.data_dir, split),
+    featurize=lambda example, tokenizer, max_length: [
+      featurize(example, tokenizer, max_length, config_task.max_question_length)],
+    decode=decode, score=score, files=answer_files)
+
+
+def read(data_dir: str, split: str) -> list[Example]:
+  """The questions of a split, texts (passage, question, options, level), label a letter.
+
+  Files: the official folders SPLIT/LEVEL/*.txt, or SPLIT.LEVEL.jsonl (also .gz, .zst); one JSON object a passage.
+
+  Raises:
+    UserError: there is no file, a passage is broken or an answer is no letter; file and line are named.
+  """
+  found = [(level, record) for level in LEVELS for path in _files(data_dir, split, level)
+           for record in (READERS[".jsonl"](path, None) if path.endswith(".txt") else read_records(path))]
+  if not found:
+    raise UserError("A data file does not exist", got=os.path.join(data_dir, f"{split}.middle.jsonl"),
+                    allowed=f"{split}/middle/*.txt, {split}/high/*.txt, or {split}.middle.jsonl, {split}.high.jsonl "
+                    "(also .gz, .zst)", fix="check --config.task.data_dir")
+  return [example for level, record in found for example in _examples(record, level)]
+
+
+def _files(data_dir: str, split: str, level: str) -> list[str]:
+  names = [os.path.join(data_dir, f"{split}.{level}.jsonl{packed}") for packed in ("", ".gz", ".zst")]
+  one = next(filter(os.path.exists, names), None)
+  return [one] if one else sorted(glob.glob(os.path.join(glob.escape(data_dir), split, level, "*.txt")))
+
+
+def _examples(record: Record, level: str) -> list[Example]:
+  """One for each question of a passage."""
+  passage, questions, options, answers = (record.get(name) for name in ("article", "questions", "options", "answers"))
+  if not (isinstance(passage, str) and len(questions) == len(options) == len(answers)):
+    raise UserError("A passage has not one list of options and one answer for each question",
+                    got=f"{record.where}: {len(questions)} questions, {len(options)} options, {len(answers)} answers",
+                    allowed="as many of each", fix="correct the line")
+  found = []
+  for number, (question, choices, answer) in enumerate(zip(questions, options, answers)):
+    if len(choices) != len(LETTERS) or answer not in LETTERS:
+      raise UserError("A question has not four options, or its answer is none of them",
+                      got=f"{record.where}: question {number}, {len(choices)} options, answer {answer!r}",
+                      allowed="four options and one of " + ", ".join(LETTERS), fix="correct the line")
+    found.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(choices), level), answer,
+                         record.where))
+  return found
+
+
+def featurize(example: Example, tokenizer, max_length: int, max_question: int) -> Feature:
+  """[CLS] passage [SEP] question and answer [SEP] for each option; the passage loses its end where all is too long."""
+  passage, question, options, _ = example.texts
+  read_passage = list(tokenizer.encode(passage))
+  special = 2 + features.num_separators(tokenizer)
+  rows, was_cut = [], False
+  for option in options:
+    asked = list(tokenizer.encode(question_and_answer(question, option)))
+    kept = asked[:min(max_question, max_length - special)]
+    room = max_length - special - len(kept)
+    was_cut |= len(kept) < len(asked) or room < len(read_passage)
+    rows.append(features.joined(tokenizer, [read_passage[:room], kept]))
+  return {"input_ids": [row["input_ids"] for row in rows], "token_type_ids": [row["token_type_ids"] for row in rows],
+          "label": LETTERS.index(example.label), "_was_cut": was_cut}
+
+
+def question_and_answer(question: str, option: str) -> str:
+  """The answer behind the question, or in its blank.
+
+  >>> question_and_answer("Who ran?", "the cat"), question_and_answer("The _ ran.", "cat")
+  ('Who ran? the cat', 'The cat ran.')
+  """
+  return question.replace("_", option) if "_" in question else f"{question} {option}"
+
+
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list[str | None]:
+  """The letter of the best option; None where the outputs are no numbers."""
+  del features_, examples
+  return [LETTERS[int(row.argmax())] if np.isfinite(row).all() else None
+          for row in outputs["multiple_choice_head"]]  # [examples, choices]
+
+
+def score(answers: Sequence[str | None], examples: Sequence[Example]) -> dict[str, float]:
+  """Accuracy of all questions, of middle school's and of high school's; NaN without such questions."""
+  found = scoring.score(["accuracy"], answers, [example.label for example in examples])
+  for level in LEVELS:
+    chosen = [(answer, example.label) for answer, example in zip(answers, examples) if example.texts[3] == level]
+    found[level] = scoring.score(["accuracy"], *zip(*chosen))["accuracy"] if chosen else np.nan
+  return found
+
+
+def answer_files(splits: Mapping[str, tuple[Sequence[str | None], Sequence[Example]]]) -> dict[str, str]:
+  """{file name: JSON} with the letter for each question's id."""
+  return {f"{split}_predictions.json": json.dumps(
+    {example.example_id: answer for example, answer in zip(examples, answers, strict=True)}, indent=2) + "\n"
+          for split, (answers, examples) in splits.items()}

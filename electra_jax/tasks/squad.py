@@ -1,0 +1,328 @@
+"""What are SQuAD 1.1 and 2.0? Windows over a context, answers as exact slices of it, and "there is no answer".
+
+RoBERTa section 5.2: of v2.0 a classifier on [CLS] says whether a question has an answer, trained jointly by summing its
+loss and the spans'. Of v1.1 that head stands idle.
+"""
+
+import json
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_jax.data.lines import read_lines
+from electra_jax.errors import UserError
+from electra_jax.tasks import features, squad_scoring
+from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+
+VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
+METRICS = {"v1.1": "f1", "v2.0": "best_f1"}  # what decides between runs
+SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
+# dev F1 in percent: RoBERTa Table 6; of v2.0 with the best threshold, as is usual.
+PAPER = {"RoBERTa-Large": {"squad_v1.1": 94.6, "squad_v2.0": 89.4},
+         "BERT-Large": {"squad_v1.1": 90.9, "squad_v2.0": 81.8}}
+
+
+class Reference(NamedTuple):
+  """The right answers: of an unanswerable question none."""
+
+  texts: tuple[str, ...]
+  starts: tuple[int, ...]  # context[start:start + len(text)] == text
+
+
+class Candidate(NamedTuple):
+  """A span that the network finds likely; `text` is context[start:end]."""
+
+  text: str
+  start: int
+  end: int
+  start_logit: float
+  end_logit: float
+  probability: float  # among the candidates
+
+
+class Answer(NamedTuple):
+  """What the network says about a question."""
+
+  candidates: tuple[Candidate, ...]  # the best first, no text twice
+  null_odds: float  # logit of "no answer", the lowest of all windows; 0 in v1.1
+
+
+def make(name: str, config_task) -> Task:
+  """`squad_v1.1` or `squad_v2.0`; `config_task` is the `task` branch of the config."""
+  version, known = VERSIONS[name], {}
+
+  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+    context = example.texts[1]
+    if known.get("context") != context:  # the questions about a context follow one another
+      ids, offsets = tokenizer.encode_words(context)
+      known.update(context=context, ids=ids, offsets=whole_characters(context, offsets))
+    return windows(example, known["ids"], known["offsets"], tokenizer, max_length,
+                   stride=config_task.window_stride, max_question=config_task.max_question_length,
+                   with_null=version == "v2.0")
+
+  return Task(
+    name=name, head="span", label_names=(), num_labels=2, splits=("train", "dev"), test_splits=("test",),
+    metric=config_task.metric or METRICS[version], read=lambda split: read(_path(config_task, split, version), split),
+    featurize=featurize,
+    decode=lambda outputs, features_, examples: decode(
+      outputs, features_, examples, max_answer=config_task.max_answer_length, num_best=config_task.num_best),
+    score=lambda answers, examples: score(version, answers, examples),
+    files=lambda splits: answer_files(version, splits))
+
+
+# ---- files ----
+
+
+def _path(config_task, split: str, version: str) -> str:
+  named = config_task[f"{split}_path"]
+  if named:
+    return named
+  names = [os.path.join(config_task.data_dir, f"{split}-{version}.json{packed}") for packed in ("", ".gz", ".zst")]
+  return next(filter(os.path.exists, names), names[0])
+
+
+def read(path: str, split: str) -> list[Example]:
+  """The questions of an official JSON file, which may be packed: texts (question, context), label a `Reference`.
+
+  Raises:
+    UserError: no such file, no SQuAD JSON, a question id twice, or (train) an answer that is not where it should be.
+  """
+  if not os.path.exists(path):
+    raise UserError("A data file does not exist", got=path, allowed="a readable file",
+                    fix="check --config.task.data_dir, or name the file with --config.task.train_path, dev_path or "
+                    "test_path")
+  try:
+    data = json.loads("\n".join(line for _, line in read_lines(path)))["data"]
+    rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]]
+    found = [_example(context, question, path, split) for context, question in rows]
+  except (ValueError, KeyError, TypeError) as error:
+    if isinstance(error, UserError):
+      raise
+    raise UserError("A file is no SQuAD JSON", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
+                    allowed='{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", '
+                    '"answers": [{"text": "...", "answer_start": 0}]}]}]}]}', fix="fetch the file again") from error
+  if not found:
+    raise UserError("A data file has no example", got=f"{path}:1: no question", allowed="at least one question",
+                    fix="check the file; it may have been cut off")
+  seen = set()
+  for example in found:
+    if example.example_id in seen:
+      raise UserError("A question id occurs twice", got=example.where, allowed="each id once: answers are filed by it",
+                      fix="correct the file")
+    seen.add(example.example_id)
+  return found
+
+
+def _example(context: str, question: Mapping[str, Any], path: str, split: str) -> Example:
+  where = f"{path}: question {question['id']}"
+  if not isinstance(context, str) or not context.strip():
+    raise UserError("The context is empty", got=f"{where}: {context!r}", allowed="the text that holds the answer",
+                    fix="correct the file")
+  answers = [] if question.get("is_impossible") or split == "test" else question["answers"]
+  reference = Reference(tuple(answer["text"] for answer in answers), tuple(a["answer_start"] for a in answers))
+  for text, start in zip(*reference):
+    if split == "train" and (not text.strip() or context[start:start + len(text)] != text):
+      raise UserError("An answer is not where it should be", got=f"{where}: {text!r}, but at {start} there is "
+                      f"{context[start:start + len(text)]!r}", allowed="context[answer_start:][:len(text)] == text, in "
+                      "characters (code points)", fix="correct the file; was a line break or space changed?")
+  if split == "train" and not answers and "is_impossible" not in question:
+    raise UserError("A training question has no answer", got=where, allowed="an answer, or (v2.0) is_impossible: true",
+                    fix="correct the file")
+  return Example(str(question["id"]), (question["question"], context), None if split == "test" else reference, where)
+
+
+# ---- features ----
+
+
+def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer, max_length: int, *, stride: int,
+            max_question: int, with_null: bool) -> list[Feature]:
+  """[CLS] question [SEP] stretch of the context [SEP]; every token of the context is in one, most are in several.
+
+  `start` and `end` are the tokens of the first reference answer, both 0 ([CLS]) in a window that does not hold all of
+  it; of v2.0 `is_impossible` says so too (as XLNet's code does).
+
+  Args:
+    ids: of the whole context, with their `offsets` [tokens, 2]: characters of the original text.
+    stride: tokens between the starts of windows; where the question leaves less room, windows touch.
+
+  Raises:
+    UserError: the question leaves no room for the context.
+  """
+  question = list(tokenizer.encode(example.texts[0]))
+  asked = question[:max_question]
+  begin = 1 + len(asked) + features.num_separators(tokenizer)  # of the context within a window
+  room = max_length - begin - 1
+  if room < SHORTEST_CONTEXT:
+    raise UserError("A question leaves no room for its context", got=f"{example.where}: {len(asked)} tokens",
+                    allowed=f"at most {len(asked) + room - SHORTEST_CONTEXT} of {max_length} tokens",
+                    fix="raise --config.task.max_length or lower --config.task.max_question_length")
+  first, last = token_span(offsets, example.label)
+  starts = [0]
+  while starts[-1] + room < len(ids):
+    starts.append(starts[-1] + min(stride, room))
+  found = []
+  for start, owned in zip(starts, owners(starts, room, len(ids))):
+    kept = ids[start:start + room]
+    feature = {**features.joined(tokenizer, [asked, kept]), "start": 0, "end": 0, "_begin": begin, "_owned": owned,
+               "_offsets": offsets[start:start + room], "_was_cut": len(asked) < len(question)}
+    is_inside = first is not None and start <= first and last < start + len(kept)
+    if is_inside:
+      feature.update(start=begin + first - start, end=begin + last - start)
+    if with_null:
+      feature["is_impossible"] = float(not is_inside)
+    found.append(feature)
+  return found
+
+
+def whole_characters(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
+  """Offsets [tokens, 2] that end behind the combining marks of their last character.
+
+  A vocabulary that strips accents leaves a mark at a word's end out; an answer may not lose it.
+
+  >>> whole_characters("cafe\u0301 x", [(0, 4), (6, 7)]).tolist()
+  [[0, 5], [6, 7]]
+  """
+  found = np.asarray(offsets, np.int32).reshape(-1, 2)
+  for row, start in zip(found, [*found[1:, 0], len(text)]):
+    while row[0] < row[1] < start and unicodedata.combining(text[row[1]]):
+      row[1] += 1
+  return found
+
+
+def token_span(offsets: np.ndarray, reference: Reference | None) -> tuple[int | None, int | None]:
+  """First and last token that share a character with the first reference answer; None without such.
+
+  >>> token_span(np.array([[0, 2], [4, 6], [6, 7]]), Reference(("d.",), (5,)))
+  (1, 2)
+  """
+  if reference is None or not reference.texts:
+    return None, None
+  text, start = reference.texts[0], reference.starts[0]
+  end = start + len(text.rstrip())
+  start += len(text) - len(text.lstrip())
+  shared, = np.nonzero((offsets[:, 1] > start) & (offsets[:, 0] < end) & (offsets[:, 1] > offsets[:, 0]))
+  return (int(shared[0]), int(shared[-1])) if len(shared) else (None, None)
+
+
+def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | None]:
+  """For each window which of its tokens begin answers there: those that see more context there than in any other.
+
+  BERT's rule: the smaller of the contexts to the left and right counts, and of equals the earlier window. None: all.
+
+  >>> [owned.astype(int).tolist() for owned in owners([0, 2], 4, 6)]
+  [[1, 1, 1, 0], [0, 1, 1, 1]]
+  """
+  if len(starts) == 1:
+    return [None]
+  seen = np.full((len(starts), count), -1.0)
+  for number, start in enumerate(starts):
+    length = min(room, count - start)
+    places = np.arange(length)
+    seen[number, start:start + length] = np.minimum(places, length - 1 - places) + 0.01 * length
+  best = seen.argmax(axis=0)  # [tokens]
+  return [best[start:start + room] == number for number, start in enumerate(starts)]
+
+
+# ---- answers ----
+
+
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example], *, max_answer: int,
+           num_best: int) -> list[Answer | None]:
+  """The likeliest spans of each question over all its windows; None where the outputs are no numbers.
+
+  Args:
+    max_answer: longest answer in tokens.
+    num_best: candidates of a question; as many starts and ends of each window are paired.
+  """
+  spans: list[list] = [[] for _ in examples]
+  odds = [[] for _ in examples]
+  for row, feature in enumerate(features_):
+    logits, null = outputs["span_head"][row], float(outputs["answerable_head"][row])
+    odds[feature["_example"]].append(null if "is_impossible" in feature else 0.0)
+    spans[feature["_example"]] += best_spans(logits, feature, max_answer, num_best)
+  return [_answer(found, null, example.texts[1], num_best)
+          for found, null, example in zip(spans, odds, examples, strict=True)]
+
+
+def best_spans(logits: np.ndarray, feature: Feature, max_answer: int, num_best: int
+               ) -> list[tuple[float, float, int, int]]:
+  """(start logit, end logit, first character, last character + 1), the likeliest first; NaN logits are kept as such.
+
+  Args:
+    logits: [length, 2] of a window.
+  """
+  offsets, begin = feature["_offsets"], feature["_begin"]
+  start, end = (logits[begin:begin + len(offsets), i].astype(np.float64) for i in (0, 1))
+  if not np.isfinite(logits).all():
+    return [(np.nan, np.nan, 0, 0)]
+  visible = offsets[:, 1] > offsets[:, 0]
+  may_start = visible if feature["_owned"] is None else visible & feature["_owned"]
+  firsts = np.argsort(np.where(may_start, -start, np.inf), kind="stable")[:num_best]
+  lasts = np.argsort(np.where(visible, -end, np.inf), kind="stable")[:num_best]
+  distance = lasts[None, :] - firsts[:, None]
+  fits = (distance >= 0) & (distance < max_answer) & may_start[firsts][:, None] & visible[lasts][None, :]
+  sums = np.where(fits, start[firsts][:, None] + end[lasts][None, :], -np.inf)
+  order = np.argsort(-sums, axis=None, kind="stable")[:min(num_best, int(fits.sum()))]
+  pairs = [(firsts[i], lasts[j]) for i, j in zip(*np.unravel_index(order, sums.shape))]
+  return [(float(start[i]), float(end[j]), int(offsets[i, 0]), int(offsets[j, 1])) for i, j in pairs]
+
+
+def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], context: str, num_best: int
+            ) -> Answer | None:
+  if not all(np.isfinite(span[0]) for span in spans) or not np.isfinite(odds).all():
+    return None
+  chosen: dict[str, tuple] = {}
+  for span in sorted(spans, key=lambda span: -(span[0] + span[1])):
+    chosen.setdefault(context[span[2]:span[3]], span)
+  best = list(chosen.items())[:num_best]
+  sums = np.array([span[0] + span[1] for _, span in best])
+  shares = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum() if best else []
+  return Answer(tuple(Candidate(text, start, end, start_logit, end_logit, float(share))
+                      for (text, (start_logit, end_logit, start, end)), share in zip(best, shares)), min(odds))
+
+
+def best_text(answer: Answer | None) -> str | None:
+  """The likeliest span; "" where no span is short enough."""
+  return answer and (answer.candidates[0].text if answer.candidates else "")
+
+
+def score(version: str, answers: Sequence[Answer | None], examples: Sequence[Example]) -> dict[str, float]:
+  """The official metrics of a version."""
+  texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]
+  if version == "v1.1":
+    return squad_scoring.score_v1(texts, golds)
+  return squad_scoring.score_v2(texts, [answer.null_odds if answer else np.nan for answer in answers], golds)
+
+
+def answer_files(version: str, splits: Mapping[str, tuple[Sequence[Answer | None], Sequence[Example]]]
+                 ) -> dict[str, str]:
+  """{file name: JSON} of each split: predictions as the official scripts read them, n-best and null odds.
+
+  Of v2.0 a question is left unanswered ("") above the threshold with the best F1 on dev; it is written too.
+  """
+  files, threshold = {}, np.inf
+  if any(answer is None for answers, _ in splits.values() for answer in answers):
+    return {}  # a failed run has nothing to say
+  if version == "v2.0":
+    answers, examples = splits["dev"]
+    texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]
+    raw = squad_scoring.raw_scores(squad_scoring.f1_v2, texts, golds)
+    best = squad_scoring.best_threshold(raw, texts, [answer.null_odds for answer in answers], golds)
+    threshold = best.value
+    files["threshold.json"] = _json({"null_odds_threshold": best.value, "dev_best_f1": best.score})
+  for split, (answers, examples) in splits.items():
+    rows = {example.example_id: answer for example, answer in zip(examples, answers, strict=True)}
+    files[f"{split}_predictions.json"] = _json({i: best_text(answer) if answer.null_odds <= threshold else ""
+                                                for i, answer in rows.items()})
+    files[f"{split}_nbest.json"] = _json({i: [c._asdict() for c in answer.candidates] for i, answer in rows.items()})
+    if version == "v2.0":
+      files[f"{split}_null_odds.json"] = _json({i: answer.null_odds for i, answer in rows.items()})
+  return files
+
+
+def _json(value) -> str:
+  return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
