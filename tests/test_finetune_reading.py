@@ -1,0 +1,94 @@
+"""Do SQuAD and RACE go through the fine-tuning page, from their files to the answers of every question?"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from configs import tiny
+from configs.finetune import race, squad
+from electra_jax import checkpoints, finetune
+from electra_jax.tasks import results, squad_scoring
+from tests.workdirs import make_workdir
+
+PLACES = ["roof", "mat", "rain"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+  """A pre-trained workdir, SQuAD of both versions and RACE: where was the cat?"""
+  root = tmp_path_factory.mktemp("reading")
+  questions = []
+  for number in range(12):
+    place, is_impossible = PLACES[number % 3], number % 4 == 3
+    context = f"a dog came in,  wet and glad.\r\n{'it rained. ' * (number % 3)}the cat sat on the {place}."
+    answer = {"text": place, "answer_start": context.index(place + ".")}
+    questions.append((context, {"id": f"q{number}", "question": "who had seen it?" if is_impossible else
+                                "where sat the cat?", "is_impossible": is_impossible,
+                                "answers": [] if is_impossible else [answer]}))
+  for version in squad.VERSIONS:
+    rows = [{"context": c, "qas": [q]} for c, q in questions if version == "v2.0" or not q["is_impossible"]]
+    for split in ("train", "dev", "test"):
+      (root / f"{split}-{version}.json").write_text(json.dumps({"version": version, "data": [{"paragraphs": rows}]}))
+  for split in ("train", "dev"):
+    for level in ("middle", "high"):
+      passages = [{"id": f"{level}{n}.txt", "article": questions[n][0], "options": [[*PLACES, "dog"]] * 2,
+                   "questions": ["where sat the cat?", "on the _ ."], "answers": ["ABC"[n]] * 2} for n in range(3)]
+      (root / f"{split}.{level}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
+  return root, make_workdir(root, tiny, "wordpiece")
+
+
+def run(c, source, workdir, **keys):
+  root, start = source
+  c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=2)
+  c.eval.batch_size = 8
+  c.log.tensorboard = False
+  c.optimizer.learning_rate = 2e-3
+  c.task.update(init_from=start, data_dir=str(root), num_seeds=1, num_epochs=2.0, **keys)
+  return finetune.finetune(c, workdir)
+
+
+def read(workdir, name):
+  with open(os.path.join(workdir, "seeds", "0", name), encoding="utf-8") as file:
+    return json.load(file)
+
+
+@pytest.mark.parametrize("version", squad.VERSIONS)
+def test_squad(version, source, tmp_path):
+  summary = run(squad.get_config(version), source, str(tmp_path), max_length=32, max_question_length=8,
+                window_stride=8, write_test_predictions=True)
+  data = json.loads((source[0] / f"dev-{version}.json").read_text())["data"][0]["paragraphs"]
+  predictions, odds = read(tmp_path, "dev_predictions.json"), {}
+  assert list(predictions) == list(read(tmp_path, "test_predictions.json")) == [row["qas"][0]["id"] for row in data]
+  for row in data:
+    i = row["qas"][0]["id"]
+    for candidate in read(tmp_path, "dev_nbest.json")[i]:
+      assert candidate["text"] == row["context"][candidate["start"]:candidate["end"]] != ""
+    assert predictions[i] in ("", read(tmp_path, "dev_nbest.json")[i][0]["text"])
+  golds = [[answer["text"] for answer in row["qas"][0]["answers"]] for row in data]
+  if version == "v1.1":
+    found = squad_scoring.score_v1(list(predictions.values()), golds)
+  else:
+    odds, threshold = read(tmp_path, "dev_null_odds.json"), read(tmp_path, "threshold.json")["null_odds_threshold"]
+    texts = [rows[0]["text"] for rows in read(tmp_path, "dev_nbest.json").values()]
+    found = squad_scoring.score_v2(texts, list(odds.values()), golds)
+    shown = squad_scoring.score_v2(texts, list(odds.values()), golds, threshold)["f1"]
+    assert shown == pytest.approx(summary["best_f1"]["median"])
+    assert [text == "" for text in predictions.values()] == [value > threshold for value in odds.values()]
+  for name, value in found.items():  # what is on the page comes from the files beside it
+    assert value == pytest.approx(summary[name]["median"])
+  _, params = checkpoints.load_params(str(tmp_path))
+  bias = float(np.abs(params["encoder"]["answerable_head"]["output"]["bias"]).sum())
+  assert (bias > 0) == (version == "v2.0")  # trained jointly, or idle
+  assert np.abs(params["encoder"]["span_head"]["output"]["bias"]).sum() > 0
+
+
+def test_race(source, tmp_path):
+  summary = run(race.get_config(), source, str(tmp_path), max_length=48, max_question_length=16)
+  assert {name for name, row in summary.items() if np.isfinite(row["median"])} == {"accuracy", "middle", "high"}
+  answers = read(tmp_path, "dev_predictions.json")
+  assert list(answers) == [f"{level}{n}.txt-{q}" for level in ("middle", "high") for n in range(3) for q in (0, 1)]
+  right = [answer == "ABC"[int(i.split(".")[0][-1])] for i, answer in answers.items()]
+  assert np.mean(right) == pytest.approx(summary["accuracy"]["median"])
+  assert results.read_json(str(tmp_path / "labels.json"))["head"] == "multiple_choice"
