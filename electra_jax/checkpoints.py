@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
@@ -28,7 +29,11 @@ class Checkpoints:
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
     _quieten_orbax()
     with self._storage_errors():
-      self._manager = ocp.CheckpointManager(self._directory, options=options)
+      try:
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
+      except (ValueError, TypeError, KeyError):  # one damaged metadata file; without it Orbax still finds the arrays
+        _remove_damaged_metadata(self._directory)
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
     self._every_steps = config_checkpoint.every_steps
 
   def restore_newest(self, abstract: TrainState) -> TrainState | None:
@@ -45,12 +50,14 @@ class Checkpoints:
       try:
         path = os.path.join(self._directory, str(step))
         with _reader() as reader:
-          _check_shapes(_saved_params(reader, path), abstract.params, path)
+          metadata = reader.metadata(path)
+        _check_shapes(_saved_params(metadata), abstract.params, path)
         state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
+        _check_sums(metadata, state._asdict())
       except UserError:
         raise
       except Exception as error:  # Orbax and TensorStore raise many types for damaged files
-        faults.append(f"\n    step {step}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        faults.append(f"\n    step {step}: {_first_line(error)}")
         logging.warning("The checkpoint of step %d is damaged; trying the one before.%s", step, faults[-1])
         continue
       for damaged in steps[: len(faults)]:
@@ -87,7 +94,8 @@ class Checkpoints:
     if step in self._manager.all_steps():
       return
     with self._storage_errors():
-      self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
+      self._manager.save(step, args=ocp.args.StandardSave(state), force=True,
+                         custom_metadata={"sums": _sums(state._asdict())})
 
   def close(self) -> None:
     """Waits for the save in progress.
@@ -144,7 +152,8 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
   path = os.path.join(_directory(workdir), str(step))
   with _reader() as reader:
     try:
-      saved = _saved_params(reader, path)
+      metadata = reader.metadata(path)
+      saved = _saved_params(metadata)
       if abstract_params is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), saved)
@@ -152,16 +161,17 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
       item = {"params": abstract_params}
       restore_args = ocp.checkpoint_utils.construct_restore_args(item)
       default = ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True)
-      restored = reader.restore(path, args=ocp.args.Composite(default=default))
+      params = reader.restore(path, args=ocp.args.Composite(default=default))["default"]["params"]
+      _check_sums(metadata, {"params": params})
     except UserError:
       raise
     except Exception as error:  # Orbax and TensorStore raise many types for damaged files
       others = ", ".join(str(other) for other in steps if other != step) or "none"
       raise UserError(f"The parameters in {path} cannot be read",
-                      got=f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}",
+                      got=_first_line(error),
                       allowed="a complete checkpoint",
                       fix=f"use another step (there are: {others}), or restore the folder from a backup") from error
-  return step, restored["default"]["params"]
+  return step, params
 
 
 def _reader() -> ocp.Checkpointer:
@@ -169,9 +179,47 @@ def _reader() -> ocp.Checkpointer:
   return ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler()))
 
 
-def _saved_params(reader: ocp.Checkpointer, path: str) -> PyTree:
+def _saved_params(metadata) -> PyTree:
   """Shapes and types of the parameters in a checkpoint."""
-  return reader.metadata(path).item_metadata["default"].tree["params"]
+  return metadata.item_metadata["default"].tree["params"]
+
+
+@jax.jit
+def _sum_of_bits(leaves: list) -> list:
+  """The bits of each array as integers, summed modulo 2**32: any flipped bit changes it, no sharding does."""
+  unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+  return [jnp.sum(jax.lax.bitcast_convert_type(x, unsigned[x.dtype.itemsize]).astype(jnp.uint32)) for x in leaves]
+
+
+def _sums(tree: PyTree) -> dict[str, int]:
+  """`_sum_of_bits` by path. Compressed chunks have no checksum of their own: a flipped bit would be read unnoticed."""
+  named = jax.tree_util.tree_leaves_with_path(tree)
+  sums = jax.device_get(_sum_of_bits([jnp.asarray(leaf) for _, leaf in named]))
+  return {sharding.path_name(path): int(value) for (path, _), value in zip(named, sums)}
+
+
+def _check_sums(metadata, tree: PyTree) -> None:
+  """Compares what was read with the sums that were saved; a checkpoint of earlier versions has none."""
+  expected = (metadata.custom_metadata or {}).get("sums") or {}
+  wrong = [name for name, value in _sums(tree).items() if expected.get(name, value) != value]
+  if wrong:
+    raise ValueError(f"{len(wrong)} arrays have changed since they were saved, the first is {wrong[0]}")
+
+
+def _remove_damaged_metadata(directory: str) -> None:
+  for step in ocp.utils.checkpoint_steps(directory):
+    path = os.path.join(directory, str(step))
+    try:
+      with _reader() as reader:
+        reader.metadata(path)
+    except Exception as error:
+      logging.warning("The metadata of the checkpoint of step %d is damaged: %s", step, _first_line(error))
+      with contextlib.suppress(OSError):
+        os.remove(os.path.join(path, "_CHECKPOINT_METADATA"))
+
+
+def _first_line(error: Exception) -> str:
+  return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}"
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
