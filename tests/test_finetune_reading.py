@@ -45,7 +45,7 @@ def run(c, source, workdir, **keys):
   c.eval.batch_size = 8
   c.log.tensorboard = False
   c.optimizer.learning_rate = 2e-3
-  c.task.update(init_from=start, data_dir=str(root), num_seeds=1, num_epochs=2.0, **keys)
+  c.task.update(init_from=start, data_dir=str(root), num_seeds=1, num_epochs=1.0, **keys)
   return finetune.finetune(c, workdir)
 
 
