@@ -4,6 +4,7 @@ import re
 import runpy
 
 from electra_jax import config, flops, objectives
+from electra_jax.tools import differences
 from tests.conftest import ROOT
 
 
@@ -27,3 +28,12 @@ def test_worked_example_of_an_objective_trains(monkeypatch):
   history = names["history"]
   assert int(names["state"].step) == len(history) == 30
   assert history[-1] < 0.5 * history[0]
+
+
+def test_differences_are_current():
+  """If this fails: python -m electra_jax.tools.differences > docs/differences.md"""
+  page = differences.page()
+  assert (ROOT / "docs/differences.md").read_text() == page
+  lines = [line for folder in ("configs", "electra_jax") for path in (ROOT / folder).rglob("*.py")
+           for line in path.read_text().splitlines() if re.match(r" *Differs from ", line)]
+  assert len(lines) == len(re.findall("^- ", page, re.MULTILINE))  # each begins a paragraph of a docstring
