@@ -18,6 +18,7 @@ from electra_jax.tasks.records import READERS, Record, read_records
 
 LEVELS = ("middle", "high")
 LETTERS = ("A", "B", "C", "D")
+NUM_QUESTIONS = {"race": {"dev": 4887, "test": 4934}}
 # Accuracy of all questions of the test set in percent, RoBERTa Table 7.
 PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 81.7},
          "BERT-Large (test)": {"race": 72.0}}

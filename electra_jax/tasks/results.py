@@ -158,6 +158,8 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   say(text)
   if config.task.write_test_predictions and task.submission is not None:
     say(submissions.write(config, task, workdir, runs))
+  if task.files is not None:
+    say(submissions.describe_files(task, workdir, runs))
   return summary
 
 

@@ -20,6 +20,7 @@ from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 METRICS = {"v1.1": "f1", "v2.0": "best_f1"}  # what decides between runs
 SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
+NUM_QUESTIONS = {"squad_v1.1": {"dev": 10570, "test": 9533}, "squad_v2.0": {"dev": 11873, "test": 8862}}
 # dev F1 in percent: RoBERTa Table 6; of v2.0 with the best threshold, as is usual.
 PAPER = {"RoBERTa-Large": {"squad_v1.1": 94.6, "squad_v2.0": 89.4},
          "BERT-Large": {"squad_v1.1": 90.9, "squad_v2.0": 81.8}}

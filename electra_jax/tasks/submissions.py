@@ -1,11 +1,12 @@
 """What does the test server get? GLUE's TSV files under their exact names in a zip, every line counted."""
 
+import json
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
 from electra_jax.errors import UserError
-from electra_jax.tasks import ensembles, glue, scoring
+from electra_jax.tasks import ensembles, glue, race, scoring, squad
 from electra_jax.tasks.contract import Task
 
 
@@ -23,6 +24,23 @@ def write(config, task: Task, workdir: str, runs: Sequence[dict]) -> str:
   files, notes = answers(task, [(workdir, runs[best]["seed"])])
   write_zip(path, files)
   return "\n".join([f"Wrote {path} with {', '.join(files)}: the answers of seed {runs[best]['seed']}.", *notes])
+
+
+def describe_files(task: Task, workdir: str, runs: Sequence[dict]) -> str:
+  """Where the best seed's own files are (`Task.files`), and which splits have another number of answers than usual."""
+  best = scoring.best([run["scores"][task.metric] for run in runs])
+  if best is None:
+    return "No run has a dev score, so there are no answers to look at."
+  folder = os.path.join(workdir, "seeds", str(runs[best]["seed"]))
+  lines = [f"The answers of the best seed are in {folder}: {', '.join(sorted(os.listdir(folder)))}."]
+  for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS)[task.name].items():
+    path = os.path.join(folder, f"{split}_predictions.json")
+    if os.path.exists(path):
+      with open(path, encoding="utf-8") as file:
+        count = len(json.load(file))
+      if count != expected:
+        lines.append(f"{split} has {count} questions; the official set has {expected}: its scores are not comparable.")
+  return "\n".join(lines)
 
 
 def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, str], list[str]]:
