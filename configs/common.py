@@ -138,6 +138,9 @@ def defaults() -> ConfigDict:
   c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
   c.train.remat = False  # recompute each layer's activations in the backward pass: less memory, 1/3 more FLOPs
   c.train.log_every_steps = 100
+  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)
+  c.train.on_nonfinite = "stop"
+  c.train.max_skipped_steps = 10  # in a row, before skip gives up: a state that has diverged skips for ever
 
   # ---- evaluation on held-out documents
   c.eval = ConfigDict()

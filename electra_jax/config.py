@@ -36,6 +36,7 @@ CHOICES = {
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
+  "train.on_nonfinite": ("stop", "skip"),
   "train.compute_dtype": ("bfloat16", "float32"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
   "task.on_long_text": ("cut", "error"),
@@ -46,6 +47,7 @@ CHOICES = {
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
+             "train.on_nonfinite", "train.max_skipped_steps",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
@@ -113,7 +115,8 @@ def _choice_faults(c: ConfigDict) -> Iterator[str]:
 def _range_faults(c: ConfigDict) -> Iterator[str]:
   positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
-              "train.accumulation_steps", "train.log_every_steps", "eval.batch_size", "checkpoint.every_steps",
+              "train.accumulation_steps", "train.log_every_steps", "train.max_skipped_steps", "eval.batch_size",
+              "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
               "optimizer.decay_power",
               "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]

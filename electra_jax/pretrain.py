@@ -22,6 +22,7 @@ from electra_jax import (
   finetune,
   flops,
   metrics,
+  nonfinite,
   objectives,
   optim,
   pretrained,
@@ -93,6 +94,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
   train_step, phase, window, evaluated_step = None, None, [], None
+  watch = nonfinite.Watch(config.train)
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
@@ -102,7 +104,8 @@ def pretrain(given, workdir: str) -> dict[str, float]:
           if first_step == step - 1:
             state = state._replace(params=phase.on_enter(state.params))
           train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
-                                       accumulation_steps=config.train.accumulation_steps)
+                                       accumulation_steps=config.train.accumulation_steps,
+                                       skip_nonfinite=config.train.on_nonfinite == "skip")
         with timer.waiting():
           batch = next(batches)
         state, step_metrics = train_step(state, batch)
@@ -113,9 +116,8 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         bar.advance(step)
 
         if step % config.train.log_every_steps == 0 or step == config.train.num_steps:
-          values = metrics.summarise(metrics.add_pairs(window))  # waits for the devices
+          values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
           window = []
-          check_finite(values, step, config.train.log_every_steps)
           values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
           writer.write(step, "train", values)
           bar.show(step, values)
@@ -233,7 +235,8 @@ def make_train_step(state: TrainState, **update_arguments):
   return jax.jit(functools.partial(update, **update_arguments), donate_argnums=0, out_shardings=(shardings, None))
 
 
-def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_steps: int):
+def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_steps: int,
+           skip_nonfinite: bool = False):
   """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
@@ -260,7 +263,8 @@ def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_
   params = optax.apply_updates(state.params, keep_trainable(updates, phase.trainable))
   one = jnp.ones(())
   pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.tree.norm(gradients), one)}
-  return TrainState(state.step + 1, params, opt_state), pairs
+  new = TrainState(state.step + 1, params, opt_state)
+  return nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs) if skip_nonfinite else (new, pairs)
 
 
 def keep_trainable(tree, trainable: str):
@@ -316,18 +320,6 @@ def log_evaluation(values: dict[str, float], step: int, writer, bar) -> None:
   writer.write(step, "eval", values)
   shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
   bar.message(f"held-out at step {step}: {shown}")
-
-
-def check_finite(values: dict[str, float], step: int, window_steps: int) -> None:
-  """Stops a run whose loss is no number any more, before a checkpoint of it is written.
-
-  Raises:
-    UserError: names the window.
-  """
-  if not np.isfinite(values["loss"]):
-    raise UserError("The loss is not finite", got=f"{values['loss']} in the steps {step - window_steps + 1} to {step}",
-                    allowed="finite losses", fix="lower --config.optimizer.learning_rate or lengthen the warm-up; the "
-                    "same command goes on from the last checkpoint")
 
 
 def put_ahead(batches: Iterator[dict[str, np.ndarray]], mesh) -> Iterator[dict[str, jax.Array]]:

@@ -1,0 +1,60 @@
+"""What happens when a loss or a gradient is no number? The run stops, or the step is skipped and counted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from electra_jax.errors import UserError
+
+SKIPPED = "train/skipped_steps"
+
+
+def skip_if_nonfinite(old: PyTree, new: PyTree, pairs: dict) -> tuple[PyTree, dict]:
+  """(state, metric pairs) of a step: `new`, or `old` where the loss or the gradients' norm is not finite.
+
+  The pairs of a skipped step weigh nothing in the means of its window; SKIPPED says whether it was one.
+  """
+  finite = jnp.isfinite(pairs["loss"][0]) & jnp.isfinite(pairs["train/gradient_norm"][0])
+  state = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
+  pairs = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), pairs)
+  return state, pairs | {SKIPPED: (1.0 - finite, jnp.ones(()))}
+
+
+class Watch:
+  """Looks at each log window of a run, as `train.on_nonfinite` and `train.max_skipped_steps` say."""
+
+  def __init__(self, config_train):
+    self._skips, self._most = config_train.on_nonfinite == "skip", config_train.max_skipped_steps
+    self._in_a_row = 0
+
+  def check(self, window: list[dict], values: dict[str, float], step: int) -> dict[str, float]:
+    """The window's metrics to log, with the number of skipped steps in place of their share.
+
+    Args:
+      window: metric pairs of each of its steps.
+      values: their means.
+      step: the window's last.
+
+    Raises:
+      UserError: a mean is not finite, or too many steps in a row have been skipped; it names the steps.
+    """
+    if not self._skips:
+      bad = [f"{name} is {values[name]}" for name in ("loss", "train/gradient_norm") if not np.isfinite(values[name])]
+      if bad:
+        raise self._error(f"{', '.join(bad)} in the steps {step - len(window) + 1} to {step}",
+                          ", or skip such steps with --config.train.on_nonfinite=skip")
+      return values
+    skipped = jax.device_get([pairs[SKIPPED][0] for pairs in window])
+    for index, was_skipped in enumerate(skipped):
+      self._in_a_row = self._in_a_row + 1 if was_skipped else 0
+      if self._in_a_row >= self._most:
+        last = step - len(window) + 1 + index
+        raise self._error(f"{self._in_a_row} skipped steps in a row, {last - self._in_a_row + 1} to {last}; "
+                          f"train.max_skipped_steps is {self._most}", "")
+    return values | {SKIPPED: float(sum(skipped))}
+
+  def _error(self, got: str, more: str) -> UserError:
+    return UserError("The loss or the gradient is not finite", got=got, allowed="finite losses and gradients",
+                     fix=f"lower --config.optimizer.learning_rate or lengthen the warm-up{more}; the same command goes "
+                     "on from the last checkpoint")
