@@ -21,6 +21,7 @@ from electra_jax import (
   distributed,
   finetune,
   flops,
+  memory,
   metrics,
   nonfinite,
   objectives,
@@ -108,6 +109,8 @@ def pretrain(given, workdir: str) -> dict[str, float]:
                                        skip_nonfinite=config.train.on_nonfinite == "skip")
         with timer.waiting():
           batch = next(batches)
+        if step == start_step + 1:
+          bar.message(memory.at_start(train_step, state, batch))
         state, step_metrics = train_step(state, batch)
         window.append(step_metrics)
         if step == start_step + 1:

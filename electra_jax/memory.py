@@ -1,0 +1,63 @@
+"""How much memory does a training step take on each device? The state by its shardings, the rest by the compiler."""
+
+import math
+from dataclasses import dataclass
+
+import jax
+from jaxtyping import PyTree
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class StepMemory:
+  """Bytes on one device while a training step runs."""
+
+  parameters: int
+  optimizer: int
+  batch: int
+  temporaries: int  # activations, gradients and the compiler's buffers, at their peak
+
+  @property
+  def total(self) -> int:
+    """What the step needs at its peak; the new state takes the place of the old one."""
+    return self.parameters + self.optimizer + self.batch + self.temporaries
+
+  def __str__(self) -> str:
+    parts = ", ".join(f"{what} {format_bytes(size)}" for what, size in (
+      ("parameters", self.parameters), ("optimizer", self.optimizer), ("batch", self.batch),
+      ("activations and other temporaries", self.temporaries)))
+    return f"{format_bytes(self.total)} ({parts})"
+
+
+def of_step(state, batch, compiled) -> StepMemory:
+  """The memory of one device.
+
+  Args:
+    state: TrainState of arrays or of jax.ShapeDtypeStructs with shardings.
+    batch: likewise.
+    compiled: `make_train_step(...).lower(state, batch).compile()`.
+  """
+  analysis = compiled.memory_analysis()
+  new = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)  # what is not written over the old state
+  return StepMemory(bytes_per_device(state.params), bytes_per_device(state.opt_state), bytes_per_device(batch),
+                    analysis.temp_size_in_bytes + new)
+
+
+def at_start(train_step, state, batch) -> str:
+  """The line that a run prints before its first step, whose compilation it does ahead: calling it compiles no more."""
+  return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch).compile())}"
+
+
+def bytes_per_device(tree: PyTree) -> int:
+  """Bytes of the shard of every leaf that one device holds."""
+  return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def format_bytes(size: float) -> str:
+  """In GiB, small sizes in MiB.
+
+  >>> format_bytes(3 * 2**30), format_bytes(5.5 * 2**20)
+  ('3.00 GiB', '5.5 MiB')
+  """
+  return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,292 @@
+"""Would a recipe fit into a TPU slice that is not here, and how fast could it be? Its real train step, compiled."""
+
+import contextlib
+import functools
+import math
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from electra_jax import config as config_lib
+from electra_jax import flops
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(main_lib)  # --config appears in --help
+flags.DEFINE_string("topology", None, "The slice: v4:4x4x4, v5e:16x16, v5p:4x4x8, v6e:8x8; or cpu:8, fake CPU devices.")
+flags.DEFINE_multi_string("mesh", [], "Axes that differ from data=-1,fsdp=1,tensor=1, as in --mesh=fsdp=16,tensor=2; "
+                          "several are compared. Without it, the recipe's mesh.")
+
+USAGE = """Compiles the train step of a recipe for devices that are not here; no array is made, no hardware is needed.
+
+  python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4
+  python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:16x16 --mesh=fsdp=1 --mesh=fsdp=16
+  python -m electra_jax.tools.compile_check configs/roberta_large.py --topology=v5e:16x16 --config.train.remat=True
+  python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
+
+For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
+collectives of the program, and the time of a step by data sheet: at best, with each byte of state and temporaries
+read and written once, no faster; and if every byte that the compiler counts came from the chip's memory. MFU likewise.
+Compiling takes minutes of one core, far more for large recipes, whatever the slice's size.
+TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
+
+LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
+MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
+
+
+class Report(NamedTuple):
+  """What one mesh gives; `memory` and what follows is None where the program does not fit."""
+
+  mesh: dict[str, int]
+  fault: str  # why it cannot be compiled; "" where it can
+  memory: object = None  # memory.StepMemory
+  program_flops: float = 0.0  # of one device and step
+  program_bytes: float = 0.0
+  collectives: tuple = ()
+  roofline: object = None  # compile_roofline.Roofline; None on CPU
+
+
+def make_devices(topology: str) -> list:
+  """The devices of `v5e:16x16` or `cpu:8`; they can be compiled for, not computed on.
+
+  Raises:
+    UserError: there is no such slice, or the compiler for TPUs is not installed.
+  """
+  from electra_jax.tools.compile_roofline import CHIPS
+
+  match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology or "")
+  chip, sides = match.groups() if match else ("", "")
+  wanted = 1 if chip == "cpu" else CHIPS[chip].dimensions if chip in CHIPS else 0
+  if not wanted or len(sides.split("x")) != wanted or "0" in sides.split("x"):
+    raise UserError("--topology names no slice", got=repr(topology), allowed=f"CHIP:SIDES with a chip of "
+                    f"{', '.join(CHIPS)} and two sides (v5e, v6e) or three (v4, v5p); or cpu:NUMBER",
+                    fix="for example --topology=v5e:16x16, v5p:4x4x8 or cpu:8")
+  return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides)
+
+
+def _cpu_devices(count: int) -> list:
+  import jax
+
+  with contextlib.suppress(RuntimeError):  # jax has started already
+    jax.config.update("jax_num_cpu_devices", count)
+  devices = jax.devices("cpu")
+  if len(devices) < count:
+    raise UserError("There are too few CPU devices", got=f"{len(devices)} for cpu:{count}", allowed=f"{count} or more",
+                    fix="unset XLA_FLAGS and JAX_NUM_CPU_DEVICES, and start the tool anew")
+  return devices[:count]
+
+
+def _tpu_devices(chip: str, sides: str) -> list:
+  try:
+    import libtpu  # noqa: F401 - jax loads it
+  except ImportError as error:
+    raise UserError("The compiler for TPUs is missing", got="no module libtpu", allowed="an installed libtpu (Linux)",
+                    fix=f"pip install {LIBTPU}") from error
+  from jax.experimental import topologies
+
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # no cloud tells it where it runs
+  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several may compile at once: none touches a chip
+  try:
+    return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", **MEGACORE.get(chip, {})).devices)
+  except Exception as error:  # jaxlib's own, of several kinds
+    raise UserError("libtpu knows no such slice", got=f"{chip}:{sides}: {str(error).splitlines()[0]}",
+                    allowed="sides that hosts of 2x2 chips fill, within the chip's largest slice",
+                    fix="for example --topology=v5e:2x2, v5e:16x16, v4:2x2x1 or v5p:4x4x8") from error
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+  """`fsdp=4,tensor=2` as the config's mesh branch; the data axis takes the devices that are left.
+
+  Raises:
+    UserError: it names no axis of the mesh, or no whole number.
+  """
+  mesh = {"data": -1, "fsdp": 1, "tensor": 1}
+  for part in text.split(","):
+    axis, _, size = part.partition("=")
+    if axis not in mesh or not re.fullmatch(r"-1|[1-9]\d*", size):
+      raise UserError("--mesh cannot be understood", got=repr(text), allowed="AXIS=SIZE with an axis of "
+                      f"{', '.join(mesh)}, joined by commas", fix="for example --mesh=fsdp=4,tensor=2")
+    mesh[axis] = int(size)
+  if mesh["data"] != -1 or -1 not in (mesh["fsdp"], mesh["tensor"]):
+    return mesh
+  return mesh | {"data": 1}  # one axis takes the rest
+
+
+def compile_step(config, devices: list):
+  """(state, batch, compiled): the train step of the last phase, for these devices; state and batch are abstract.
+
+  Args:
+    config: a resolved config.
+
+  Raises:
+    UserError: the mesh, the batch or the sizes do not fit the devices.
+  """
+  import jax
+  import jax.numpy as jnp
+  import numpy as np
+
+  from electra_jax import objectives, optim, pretrain, sharding, train_state
+  from electra_jax.models.bert import make_transformer_config
+
+  mesh = sharding.make_mesh(config.mesh, devices)
+  steps = config.train.accumulation_steps
+  sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
+  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
+                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
+                              np.ones(config.data.tokenizer.vocab_size, int))
+  tx, _ = optim.make(config.optimizer, config.train.num_steps)
+  # `auto` asks for the backend of this process; it must be that of the target.
+  impl = config.train.prng_impl
+  if impl == "auto":
+    impl = "threefry2x32" if devices[0].platform == "cpu" else "rbg"
+  key = jax.random.key(config.seed, impl=impl)
+  shapes = batch_shapes(config)
+  example = {name: jnp.zeros((1, *shape[1:]), dtype) for name, (shape, dtype) in shapes.items()}
+  state = train_state.abstract_state(functools.partial(objective.init, key, example), tx, mesh)
+  batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
+           for name, (shape, dtype) in shapes.items()}
+  with jax.set_mesh(mesh):
+    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[-1], tx=tx, rng=key,
+                                    accumulation_steps=steps)
+    return state, batch, step.lower(state, batch).compile()
+
+
+def batch_shapes(config) -> dict[str, tuple[tuple[int, ...], type]]:
+  """Name -> (shape, dtype) of the arrays of a global batch."""
+  import numpy as np
+
+  from electra_jax.data.pipeline import BATCH_DTYPES
+
+  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
+  shapes = {name: ((rows, slots if name in ("masked_positions", "masked_ids", "masked_weights") else length), dtype)
+            for name, dtype in BATCH_DTYPES.items()}
+  if config.data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
+    shapes["nsp_label"] = ((rows,), np.int32)
+  return shapes
+
+
+def check(config, devices: list, chip=None) -> Report:
+  """Compiles one mesh and measures the program.
+
+  Args:
+    config: a resolved config.
+    devices: of `make_devices`.
+    chip: a row of compile_roofline.CHIPS; None for CPU devices.
+  """
+  import jax
+
+  from electra_jax import memory, sharding
+  from electra_jax.tools import compile_collectives, compile_roofline
+
+  mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
+  try:
+    state, batch, compiled = compile_step(config, devices)
+  except jax.errors.JaxRuntimeError as error:
+    used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w)", str(error))
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    return Report(mesh, f"needs {used.group(1)} of {used.group(2)}" if used else str(error).splitlines()[0])
+  step_memory = memory.of_step(state, batch, compiled)
+  cost, steps = compiled.cost_analysis(), config.train.accumulation_steps
+  state_bytes = step_memory.parameters + step_memory.optimizer
+  program_flops = compile_roofline.whole_step(cost["flops"], steps, 0)
+  program_bytes = compile_roofline.whole_step(cost["bytes accessed"], steps, 2 * state_bytes)  # read and written once
+  collectives = compile_collectives.parse(compiled.as_text(), len(devices))
+  roofline = chip and compile_roofline.estimate(
+    chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
+    least_bytes=2 * (state_bytes + steps * step_memory.temporaries), most_bytes=program_bytes, collectives=collectives)
+  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline)
+
+
+def verdict(report: Report, config, hbm: float) -> str:
+  """`fits`, or what to change, the cheapest first."""
+  if not report.fault and report.memory.total <= hbm:
+    return "fits"
+  rows = config.train.batch_size // config.train.accumulation_steps // (report.mesh["data"] * report.mesh["fsdp"])
+  state = report.memory and report.memory.parameters + report.memory.optimizer
+  tries = []
+  if state is None or state > hbm / 2:
+    tries.append(f"--mesh=fsdp={2 * report.mesh['fsdp']}")
+  if rows > 1:
+    tries.append(f"--config.train.accumulation_steps={2 * config.train.accumulation_steps}")
+  if not config.train.remat:
+    tries.append("--config.train.remat=True")
+  return "does not fit: try " + (", ".join(tries) or f"--mesh=tensor={2 * report.mesh['tensor']}, or a larger slice")
+
+
+def show(reports: list[Report], config, devices: list, chip, console: Console) -> None:
+  """Prints one table of all meshes, and the collectives of each."""
+  from electra_jax import memory
+  from electra_jax.tools import compile_collectives
+
+  hbm = chip.hbm if chip else math.inf
+  of = f" of {memory.format_bytes(hbm)}" if chip else ""
+  table = Table(title=f"{config.objective.name}, batch {config.train.batch_size} x {config.data.sequence_length} "
+                f"tokens, {len(devices)} x {devices[0].device_kind}; each device" + of, title_justify="left")
+  for heading in ("mesh", "parameters", "optimizer", "temporaries", "total", "TFLOP", "GB moved", "GB sent",
+                  "step", "limit at best", "MFU", "verdict"):
+    table.add_column(heading, overflow="fold")
+  for report in reports:
+    mesh, said = _mesh_name(report.mesh), verdict(report, config, hbm)
+    if report.fault:
+      table.add_row(mesh, "", "", "", report.fault, "", "", "", "", "", "", said)
+      continue
+    needs, roofline = report.memory, report.roofline
+    times = ("", "", "")
+    if roofline:
+      times = (f"{1000 * roofline.seconds:.1f} to {1000 * roofline.most_seconds:.1f} ms", roofline.limit,
+               f"{100 * roofline.least_mfu:.0f} to {100 * roofline.mfu:.0f} %")
+    sizes = (memory.format_bytes(size) for size in (needs.parameters, needs.optimizer, needs.temporaries, needs.total))
+    table.add_row(mesh, *sizes, f"{report.program_flops / 1e12:.3g}", f"{report.program_bytes / 1e9:.3g}",
+                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, said)
+  console.print(table)
+  needed = flops.model_flops(config).per_step / len(devices) / 1e12
+  console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}.")
+  for report in reports:
+    for kind, (times, size, sent) in compile_collectives.totals(report.collectives).items():
+      console.print(f"  {_mesh_name(report.mesh)}: {times} x {kind}, {memory.format_bytes(size)}, "
+                    f"{memory.format_bytes(sent)} sent by each device")
+
+
+def _mesh_name(mesh: dict[str, int]) -> str:
+  return " ".join(f"{axis}={size}" for axis, size in mesh.items())
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  del argv
+  if FLAGS.config is None or FLAGS.topology is None:
+    raise UserError("What to compile is not clear", got="no --config" if FLAGS.config is None else "no --topology",
+                    allowed="a recipe and a slice",
+                    fix="python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4")
+  import jax
+
+  from electra_jax.tools.compile_roofline import CHIPS
+
+  jax.config.update("jax_platforms", "cpu")  # whatever this machine has: nothing is computed
+  meshes = [parse_mesh(text) for text in FLAGS.mesh] or [FLAGS.config.mesh.to_dict()]
+  devices, chip = make_devices(FLAGS.topology), CHIPS.get(FLAGS.topology.split(":")[0])
+  console = Console(highlight=False, width=max(170, Console().width))
+  reports = []
+  for mesh in meshes:
+    FLAGS.config.mesh.update(mesh)
+    config = config_lib.resolve(FLAGS.config)
+    reports.append(check(config, devices, chip))
+  show(reports, config, devices, chip, console)
+
+
+def with_config_flag(argv: list[str]) -> list[str]:
+  """`tool configs/base.py --x` as `tool --config=configs/base.py --x`: overrides must come behind the recipe."""
+  return [argv[0], f"--config={argv[1]}", *argv[2:]] if argv[1:] and not argv[1].startswith("-") else argv
+
+
+if __name__ == "__main__":
+  sys.argv = with_config_flag(sys.argv)
+  main_lib.run(main, USAGE)

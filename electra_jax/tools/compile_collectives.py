@@ -1,0 +1,115 @@
+"""Which collectives does a compiled program contain, how often do they run, and how many bytes do they move?"""
+
+import math
+import re
+from dataclasses import dataclass
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*(?:/\*.*\*/)?$")
+INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*?) (" + "|".join(KINDS) + r")(-start)?\(")
+SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
+WHILE = re.compile(r" while\(.*?body=%?([\w.-]+)")
+TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
+CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branch_computations|async_computation)="
+                    r"\{?(%?[\w.-]+(?:, ?%?[\w.-]+)*)\}?")
+
+
+@dataclass(frozen=True)
+class Collective:
+  """One collective of the program of one device."""
+
+  kind: str  # of KINDS
+  size: int  # bytes of its result on this device; of a reduce-scatter, of its operand
+  group: int  # devices that take part together
+  times: int  # per step: how often the loop around it runs
+
+  @property
+  def sent(self) -> float:
+    """Bytes that this device sends in one step, by the ring algorithm; an all-reduce goes around twice."""
+    rounds = {"all-reduce": 2, "collective-permute": 1}.get(self.kind, 1)
+    share = 1 if self.kind == "collective-permute" else (self.group - 1) / self.group
+    return rounds * share * self.size * self.times
+
+
+def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
+  """The collectives of a compiled program, `compiled.as_text()`.
+
+  A collective that the TPU compiler spreads over several fusions keeps one channel and counts once.
+  """
+  computations, entry = _computations(hlo)
+  times = _times(computations, entry)
+  found = {}
+  for name, lines in computations.items():
+    for number, line in enumerate(lines):
+      match = INSTRUCTION.match(line)
+      if match and times.get(name):
+        channel = re.search(r"channel_id=(\d+)", line)
+        key = channel.group(1) if channel else (name, number)
+        found.setdefault(key, _collective(match, line, times[name], num_devices))
+  return tuple(collective for collective in found.values() if collective.group > 1)
+
+
+def totals(collectives: tuple[Collective, ...]) -> dict[str, tuple[int, int, float]]:
+  """Kind -> (runs per step, bytes of the arrays, bytes that a device sends), in the order of KINDS."""
+  result = {}
+  for kind in KINDS:
+    own = [collective for collective in collectives if collective.kind == kind]
+    if own:
+      result[kind] = (sum(c.times for c in own), sum(c.size * c.times for c in own), sum(c.sent for c in own))
+  return result
+
+
+def _collective(match: re.Match, line: str, times: int, num_devices: int) -> Collective:
+  shapes, kind, started = match.groups()
+  sizes = [_bytes(*shape) for shape in SHAPE.findall(shapes)]
+  if started and kind == "collective-permute":
+    sizes = sizes[1:2]  # (operand, result, two words of context)
+  elif started and kind != "all-reduce":
+    sizes = sizes[len(sizes) // 2:]  # (operands, results)
+  group = 2 if kind == "collective-permute" else _group_size(line, num_devices)
+  return Collective(kind, sum(sizes) * (group if kind == "reduce-scatter" else 1), group, times)
+
+
+def _bytes(dtype: str, dimensions: str) -> int:
+  bits = 8 if dtype == "pred" else int(re.search(r"\d+", dtype).group())
+  return math.prod(int(size) for size in dimensions.split(",") if size) * bits // 8
+
+
+def _group_size(line: str, num_devices: int) -> int:
+  iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=", line)  # groups, devices of each
+  if iota:
+    return int(iota.group(2))
+  listed = re.search(r"replica_groups=\{\{([\d,]+)\}", line)
+  return len(listed.group(1).split(",")) if listed else num_devices
+
+
+def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
+  """Name -> lines of every computation, and the name of the one that a step runs."""
+  computations, entry, name = {}, "", ""
+  for line in hlo.splitlines():
+    head = COMPUTATION.match(line)
+    if head:
+      name = head.group(2)
+      computations[name] = []
+      entry = name if head.group(1) else entry
+    elif line.startswith("}"):
+      name = ""
+    elif name:
+      computations[name].append(line)
+  return computations, entry
+
+
+def _times(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
+  """How often each computation runs in a step at most; a loop of unknown length counts once."""
+  times, waiting = {entry: 1}, [entry]
+  while waiting:
+    name = waiting.pop()
+    for line in computations.get(name, ()):
+      loop, trips = WHILE.search(line), TRIP_COUNT.search(line)
+      for called in (part.strip(" %") for names in CALLED.findall(line) for part in names.split(",")):
+        count = times[name] * (int(trips.group(1)) if loop and trips else 1)
+        if called in computations and times.get(called, 0) < count:
+          times[called] = count
+          waiting.append(called)
+  return times

@@ -1,0 +1,101 @@
+"""How long would a compiled training step take on a chip at best? Arithmetic, memory, interconnect."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from electra_jax import flops, memory
+from electra_jax.tools.compile_collectives import Collective
+
+
+@dataclass(frozen=True)
+class Chip:
+  """One chip, from the vendor's data sheet (Cloud TPU's "System architecture" pages)."""
+
+  device_kind: str  # of flops.HARDWARE_PEAKS
+  hbm: int  # bytes
+  hbm_rate: float  # bytes/s
+  link_rate: float  # bytes/s that one link of the interconnect sends
+  dimensions: int  # of the torus: two links for each
+
+  @property
+  def peak(self) -> float:
+    """Dense bfloat16 FLOP/s."""
+    return flops.HARDWARE_PEAKS[self.device_kind]
+
+
+CHIPS = MappingProxyType({
+  "v4": Chip("TPU v4", 32 * memory.GIB, 1228e9, 50e9, 3),  # 2400 Gbit/s over six links
+  "v5e": Chip("TPU v5e", 16 * memory.GIB, 819e9, 50e9, 2),  # 1600 Gbit/s over four links
+  "v5p": Chip("TPU v5p", 95 * memory.GIB, 2765e9, 100e9, 3),  # 4800 Gbit/s over six links
+  "v6e": Chip("TPU v6e", 32 * memory.GIB, 1640e9, 100e9, 2),  # 3200 Gbit/s over four links
+})
+
+
+@dataclass(frozen=True)
+class Roofline:
+  """Bounds of a step's time, seconds, if all else overlaps; `hbm` from below, `most_hbm` by the compiler's count."""
+
+  compute: float
+  hbm: float
+  most_hbm: float
+  interconnect: float
+  needed: float  # of the products that the step needs, at the peak
+
+  @property
+  def seconds(self) -> float:
+    """The least time of a step."""
+    return max(self.compute, self.hbm, self.interconnect)
+
+  @property
+  def most_seconds(self) -> float:
+    """Its time if every byte that the compiler counts came from the chip's memory."""
+    return max(self.seconds, self.most_hbm)
+
+  @property
+  def mfu(self) -> float:
+    """Model FLOPs utilisation at most."""
+    return self.needed / self.seconds
+
+  @property
+  def least_mfu(self) -> float:
+    """Model FLOPs utilisation with `most_seconds`."""
+    return self.needed / self.most_seconds
+
+  @property
+  def limit(self) -> str:
+    """Which bound makes `seconds`."""
+    return max(("compute", "hbm", "interconnect"), key=lambda name: getattr(self, name))
+
+
+def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops: float, least_bytes: float,
+             most_bytes: float, collectives: tuple[Collective, ...]) -> Roofline:
+  """The bounds of one step.
+
+  A group of devices that is smaller than the slice sends over one dimension of the torus, two links; all devices
+  together send over every dimension.
+
+  Args:
+    chip: a row of CHIPS.
+    num_devices: of the slice.
+    model_flops: `flops.model_flops(config).per_step`, of all devices.
+    program_flops: of one device, by the compiler: with recomputation and elementwise operations.
+    least_bytes: of one device: state and temporaries, written once and read once.
+    most_bytes: of one device, by the compiler, which also counts what never leaves the chip's fast memory.
+    collectives: of one device.
+  """
+  sending = sum(collective.sent / (chip.link_rate * 2 * (chip.dimensions if collective.group == num_devices else 1))
+                for collective in collectives)
+  needed = model_flops / num_devices / chip.peak
+  return Roofline(max(needed, program_flops / chip.peak), least_bytes / chip.hbm_rate, most_bytes / chip.hbm_rate,
+                  sending, needed)
+
+
+def whole_step(body: float, accumulation_steps: int, outside: float) -> float:
+  """The compiler counts the body of a loop once, however often it runs: what the whole step needs.
+
+  Args:
+    body: the compiler's count, one micro-batch and what comes after the loop.
+    accumulation_steps: how often the loop runs.
+    outside: what of the count happens once: the optimizer's part.
+  """
+  return max(0, body - outside) * accumulation_steps + min(body, outside)

@@ -1,0 +1,138 @@
+"""Does `compile_check` tell what the program of a recipe needs, without the devices?"""
+
+import importlib.util
+
+import pytest
+
+from configs import tiny
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.tools import compile_check, compile_collectives, compile_roofline
+
+# What the compiler writes: a loop of four micro-batches, one collective in two fusions of one channel, a started one,
+# a tuple, and a group of one device, which sends nothing.
+HLO = """HloModule jit_update, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%fused_1 (p: bf16[8,4]) -> bf16[16,4] {
+  ROOT %all-gather.1 = bf16[16,4]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=1, replica_groups=[2,2]<=[4]
+}
+
+%fused_2 (p: bf16[8,4]) -> bf16[16,4] {
+  ROOT %all-gather.2 = bf16[16,4]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=1, replica_groups=[2,2]<=[4]
+}
+
+%body (s: (s32[], f32[10])) -> (s32[], f32[10]) {
+  %all-reduce.3 = (f32[10]{0}, /*index=1*/f32[6]{0}) all-reduce(%x, %y), channel_id=3, replica_groups={{0,1},{2,3}}
+}
+
+%condition (s: (s32[], f32[10])) -> pred[] {
+  ROOT %less = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (p: bf16[8,4]) -> bf16[16,4] {
+  %f1 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_1
+  %f2 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_2
+  %w = (s32[], f32[10]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"4"}}
+  %start = (bf16[8]{0}, bf16[16]{0}) all-gather-start(%q), channel_id=5, replica_groups=[2,2]<=[4]
+  %done = bf16[16]{0} all-gather-done(%start)
+  %scatter = f32[4]{0} reduce-scatter(%r), channel_id=6, replica_groups=[1,4]<=[4], to_apply=%add
+  ROOT %alone = f32[4]{0} all-reduce(%r), channel_id=7, replica_groups=[4,1]<=[4], to_apply=%add
+}
+"""
+
+
+def test_collectives_of_a_written_program():
+  collectives = compile_collectives.parse(HLO, 4)
+  assert compile_collectives.totals(collectives) == {
+    "all-reduce": (4, 4 * 64, 4 * 2 * 64 / 2),  # 10 + 6 floats, four times around a group of two
+    "all-gather": (2, 128 + 32, 64 + 16),
+    "reduce-scatter": (1, 64, 48),  # the operand is four times the result
+  }
+
+
+@pytest.fixture(scope="module")
+def config():
+  recipe = tiny.get_config("tiny")
+  recipe.train.accumulation_steps = 1
+  recipe.model.num_hidden_layers = 1
+  return recipe
+
+
+def _check(recipe, mesh: str, devices, chip=None):
+  recipe.mesh.update(compile_check.parse_mesh(mesh))
+  resolved = config_lib.resolve(recipe)
+  return resolved, compile_check.check(resolved, devices, chip)
+
+
+def test_meshes_of_eight_fake_devices(config, capsys):
+  from rich.console import Console
+
+  from electra_jax import flops
+
+  devices = compile_check.make_devices("cpu:8")
+  resolved, whole = _check(config, "data=8", devices)
+  _, split = _check(config, "fsdp=4,tensor=2", devices)
+  assert split.mesh == {"data": 1, "fsdp": 4, "tensor": 2}
+  assert split.memory.parameters < whole.memory.parameters / 5
+  assert split.memory.optimizer < whole.memory.optimizer / 5
+  assert {c.kind for c in whole.collectives if c.size > 100_000} == {"all-reduce"}  # of the gradients
+  assert sum(c.sent for c in whole.collectives) > whole.memory.parameters
+  assert {"all-gather", "all-reduce"} <= {c.kind for c in split.collectives}
+  needed = flops.model_flops(resolved).per_step / len(devices)
+  assert 0.8 * needed < whole.program_flops < 2 * needed
+  assert compile_check.verdict(whole, resolved, hbm=2**30) == "fits"
+  small = whole.memory.total / 2
+  assert "does not fit: try" in compile_check.verdict(whole, resolved, small)
+  assert "accumulation_steps=2" in compile_check.verdict(whole, resolved, small)
+  compile_check.show([whole, split], resolved, devices, None, Console(width=200))
+  assert "data=1 fsdp=4 tensor=2" in capsys.readouterr().out
+
+
+def test_roofline_takes_the_largest_bound():
+  chip = compile_roofline.CHIPS["v5e"]
+  ring = compile_collectives.Collective("all-reduce", size=10**9, group=4, times=1)
+  found = compile_roofline.estimate(chip, num_devices=16, model_flops=16 * 197e12 * 0.01, program_flops=197e12 * 0.012,
+                                    least_bytes=819e9 * 0.006, most_bytes=819e9 * 0.02, collectives=(ring,))
+  assert (found.compute, found.hbm, found.interconnect) == pytest.approx((0.012, 0.006, 1.5e9 / 100e9))
+  assert (found.limit, found.seconds, found.most_seconds) == ("interconnect", pytest.approx(0.015), pytest.approx(0.02))
+  assert (found.mfu, found.least_mfu) == pytest.approx((0.01 / 0.015, 0.01 / 0.02))
+  assert compile_roofline.whole_step(10, 4, outside=2) == 34
+
+
+@pytest.mark.parametrize("call,got", [
+  (lambda: compile_check.make_devices("v5e"), "'v5e'"),
+  (lambda: compile_check.make_devices("v7:2x2"), "'v7:2x2'"),
+  (lambda: compile_check.make_devices("v4:4x4"), "'v4:4x4'"),
+  (lambda: compile_check.make_devices("cpu:64"), "for cpu:64"),
+  (lambda: compile_check.parse_mesh("model=2"), "'model=2'"),
+  (lambda: compile_check.parse_mesh("fsdp=0"), "'fsdp=0'"),
+])
+def test_mistakes_are_told_in_four_parts(call, got):
+  with pytest.raises(UserError) as told:
+    call()
+  assert got in told.value.got
+  assert told.value.what and told.value.allowed and told.value.fix
+
+
+def test_a_mesh_must_use_every_device(config):
+  with pytest.raises(UserError, match="does not use every device"):
+    _check(config, "data=3", compile_check.make_devices("cpu:8"))
+
+
+def test_the_recipe_may_stand_alone():
+  assert compile_check.with_config_flag(["tool", "configs/tiny.py", "--topology=cpu:8"]) == [
+    "tool", "--config=configs/tiny.py", "--topology=cpu:8"]
+  assert compile_check.with_config_flag(["tool", "--config=x"]) == ["tool", "--config=x"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
+                    reason=f"the compiler for TPUs is not installed (pip install {compile_check.LIBTPU})")
+def test_slices_have_their_chips():
+  for topology, count in (("v5e:16x16", 256), ("v4:4x4x4", 64), ("v5p:8x8x16", 1024), ("v6e:2x2", 4)):
+    assert len(compile_check.make_devices(topology)) == count, topology
+  with pytest.raises(UserError, match="libtpu knows no such slice"):
+    compile_check.make_devices("v5e:3x3")
