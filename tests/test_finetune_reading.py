@@ -55,11 +55,12 @@ def read(workdir, name):
 
 
 @pytest.mark.parametrize("version", squad.VERSIONS)
-def test_squad(version, source, tmp_path):
+def test_squad(version, source, tmp_path, capsys):
   summary = run(squad.get_config(version), source, str(tmp_path), max_length=32, max_question_length=8,
                 window_stride=8, write_test_predictions=True)
   data = json.loads((source[0] / f"dev-{version}.json").read_text())["data"][0]["paragraphs"]
-  predictions, odds = read(tmp_path, "dev_predictions.json"), {}
+  assert f"dev has {len(data)} questions; the official set has 1" in capsys.readouterr().out
+  predictions = read(tmp_path, "dev_predictions.json")
   assert list(predictions) == list(read(tmp_path, "test_predictions.json")) == [row["qas"][0]["id"] for row in data]
   for row in data:
     i = row["qas"][0]["id"]

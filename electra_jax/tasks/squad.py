@@ -52,8 +52,14 @@ class Answer(NamedTuple):
 
 
 def make(name: str, config_task) -> Task:
-  """`squad_v1.1` or `squad_v2.0`; `config_task` is the `task` branch of the config."""
+  """`squad_v1.1` or `squad_v2.0`; `config_task` is the `task` branch of the config.
+
+  Raises:
+    UserError: the test file, which is read after the training, is asked for and missing.
+  """
   version, known = VERSIONS[name], {}
+  if config_task.write_test_predictions:
+    _check_exists(_path(config_task, "test", version))
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     context = example.texts[1]
@@ -85,16 +91,20 @@ def _path(config_task, split: str, version: str) -> str:
   return next(filter(os.path.exists, names), names[0])
 
 
+def _check_exists(path: str) -> None:
+  if not os.path.exists(path):
+    raise UserError("A data file does not exist", got=path, allowed="a readable file",
+                    fix="check --config.task.data_dir, or name the file with --config.task.train_path, dev_path or "
+                    "test_path")
+
+
 def read(path: str, split: str) -> list[Example]:
   """The questions of an official JSON file, which may be packed: texts (question, context), label a `Reference`.
 
   Raises:
     UserError: no such file, no SQuAD JSON, a question id twice, or (train) an answer that is not where it should be.
   """
-  if not os.path.exists(path):
-    raise UserError("A data file does not exist", got=path, allowed="a readable file",
-                    fix="check --config.task.data_dir, or name the file with --config.task.train_path, dev_path or "
-                    "test_path")
+  _check_exists(path)
   try:
     data = json.loads("\n".join(line for _, line in read_lines(path)))["data"]
     rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]

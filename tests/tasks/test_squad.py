@@ -232,6 +232,9 @@ def test_the_hidden_test_set_has_no_label(tmp_path):
   config.test_path = str(path)
   (example,) = tasks.make(config).read("test")
   assert example.label is None and example.texts == ("q ?", "a bc")
+  config.update(test_path=f"{path}.none", write_test_predictions=True)
+  with pytest.raises(UserError, match="does not exist"):
+    tasks.make(config)  # before the training, not after it
 
 
 def test_real_squad_answers_are_slices(shared):
