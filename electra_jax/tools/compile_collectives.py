@@ -9,8 +9,9 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*(?:/\*.*\*/)?$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*?) (" + "|".join(KINDS) + r")(-start)?\(")
 SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
-WHILE = re.compile(r" while\(.*?body=%?([\w.-]+)")
+WHILE = re.compile(r" while\(.*?condition=%?([\w.-]+)")
 TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
+LESS_THAN = re.compile(r"ROOT .* compare\(.*?, (?:\S+ )?(%?[\w.-]+)\), direction=LT")
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branch_computations|async_computation)="
                     r"\{?(%?[\w.-]+(?:, ?%?[\w.-]+)*)\}?")
 
@@ -106,10 +107,24 @@ def _times(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
   while waiting:
     name = waiting.pop()
     for line in computations.get(name, ()):
-      loop, trips = WHILE.search(line), TRIP_COUNT.search(line)
+      loop = WHILE.search(line)
+      trips = _trips(line, computations.get(loop.group(1), ())) if loop else 1
       for called in (part.strip(" %") for names in CALLED.findall(line) for part in names.split(",")):
-        count = times[name] * (int(trips.group(1)) if loop and trips else 1)
+        count = times[name] * trips
         if called in computations and times.get(called, 0) < count:
           times[called] = count
           waiting.append(called)
   return times
+
+
+def _trips(line: str, condition: list[str]) -> int:
+  """Of a loop: as the compiler notes it; else, where the condition is `i < constant` and i counts from 0, that."""
+  known = TRIP_COUNT.search(line)
+  if known:
+    return int(known.group(1))
+  limit = next((match.group(1) for match in map(LESS_THAN.search, condition) if match), None)
+  for text in condition if limit else ():
+    constant = re.match(rf"\s+{re.escape(limit)} = \w+\[\]\S* constant\((\d+)\)", text)
+    if constant:
+      return max(1, int(constant.group(1)))
+  return 1

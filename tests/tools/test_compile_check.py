@@ -45,8 +45,13 @@ ENTRY %main (p: bf16[8,4]) -> bf16[16,4] {
 """
 
 
-def test_collectives_of_a_written_program():
-  collectives = compile_collectives.parse(HLO, 4)
+NOT_NOTED = HLO.replace(', backend_config={"known_trip_count":{"n":"4"}}', "").replace(
+  "  ROOT %less", "  %n = s32[]{:T(128)} constant(4), metadata={}\n  ROOT %less")
+
+
+@pytest.mark.parametrize("program", [HLO, NOT_NOTED], ids=["trips noted", "trips from the condition"])
+def test_collectives_of_a_written_program(program):
+  collectives = compile_collectives.parse(program, 4)
   assert compile_collectives.totals(collectives) == {
     "all-reduce": (4, 4 * 64, 4 * 2 * 64 / 2),  # 10 + 6 floats, four times around a group of two
     "all-gather": (2, 128 + 32, 64 + 16),
