@@ -1,11 +1,110 @@
 """Are the documents true? The tour runs, the example trains, lists are current, and commands are tested or excused."""
 
+import doctest
 import re
 import runpy
 
 from electra_jax import config, flops, objectives
 from electra_jax.tools import differences
 from tests.conftest import ROOT
+
+PAGES = ["README.md", "launch/README.md"] + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
+
+COMMAND = re.compile(r"(?:python -m [\w.]+|(?:launch|tests)/\w+\.sh|sbatch --|kubectl apply)[^`\n#]*")
+
+# How a command begins -> the test that runs what it does: on small data, most of them within the test's process.
+RUN = {
+  "python -m docs.tour": "tests/test_docs.py::test_tour_shows_every_array",
+  "python -m electra_jax.main --config=configs/roberta_base.py:tiny":
+    "tests/test_formats_run.py::test_from_text_to_evaluation",
+  "python -m electra_jax.main --config=configs/finetune/glue.py:mrpc":
+    "tests/test_finetune.py::test_glue_writes_a_zip_with_the_names_of_the_labels",
+  "python -m electra_jax.main --config=configs/detective.py":
+    "tests/test_docs.py::test_worked_example_of_an_objective_trains",
+  "python -m electra_jax.main --config=... --workdir=...":
+    "tests/test_bad_input.py::test_sigterm_saves_and_ends_with_status_75",
+  "python -m electra_jax.tools.ablate": "tests/tools/test_ablate.py::test_from_recipes_to_table",
+  "python -m electra_jax.tools.bench data": "tests/tools/test_bench_data.py::test_every_figure_is_there",
+  "python -m electra_jax.tools.checkpoints": "tests/tools/test_checkpoints.py::test_main_prints_and_explains",
+  "python -m electra_jax.tools.compile_check": "tests/tools/test_compile_check.py::test_meshes_of_eight_fake_devices",
+  "python -m electra_jax.tools.config_reference": "tests/tools/test_config_reference.py::test_the_page_is_current",
+  "python -m electra_jax.tools.differences": "tests/test_docs.py::test_differences_are_current",
+  "python -m electra_jax.tools.export": "tests/tools/test_export.py::test_there_and_back_is_bitwise",
+  "python -m electra_jax.tools.flops_report": "tests/tools/test_flops_report.py::test_every_row_is_there",
+  "python -m electra_jax.tools.glue_sweep":
+    "tests/tools/test_glue_sweep.py::test_the_best_median_wins_and_the_table_names_it",
+  "python -m electra_jax.tools.import_weights": "tests/tools/test_export.py::test_there_and_back_is_bitwise",
+  "python -m electra_jax.tools.plot_run": "tests/tools/test_plot_run.py::test_command_writes_into_the_first_workdir",
+  "python -m electra_jax.tools.predict --workdir=runs/base \"":
+    "tests/tools/test_predict.py::test_command_fills_judges_and_corrupts",
+  "python -m electra_jax.tools.predict --workdir=runs/base --task=embed":
+    "tests/tools/test_predict.py::test_embeddings_are_means_of_the_encoder_and_keep_their_order",
+  "python -m electra_jax.tools.prepare_data": "tests/tools/test_prepare_data.py::test_prepare_data",
+  "python -m electra_jax.tools.show_batch": "tests/tools/test_show_batch.py::test_prepare_then_show",
+  "python -m electra_jax.tools.soak": "tests/tools/test_soak.py::test_a_run_survives_each_damage",
+  "python -m electra_jax.tools.summary": "tests/test_readme.py::test_demo_summary_reads_a_run",
+  "python -m electra_jax.tools.train_tokenizer": "tests/data/test_tokenizers.py::test_the_tool",
+  "launch/local.sh": "tests/test_launch.py::test_local_starts_two_processes_and_passes_signals_on",
+  "launch/tpu_vm.sh": "tests/test_launch.py::test_gcloud_is_called_so",
+  "sbatch --": "tests/test_launch.py::test_slurm_trains_on_two_tasks_and_requeues",
+}
+# How a command begins -> why no test runs it.
+NOT_RUN = {
+  "python -m electra_jax.main --config=configs/base.py": "days of training; tests/test_pretrain.py runs small recipes",
+  "python -m electra_jax.tools.bench step": "it times a device for a minute; a machine that tests is no place for that",
+  "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",
+  "launch/environment.sh": "it installs; tests/run.sh begins with it",
+  "tests/run.sh": "it runs this very test",
+  "kubectl apply": "it needs a cluster; tests/test_launch.py checks the manifests",
+}
+
+
+def commands() -> set[str]:
+  texts = ((ROOT / page).read_text().replace("\\\n", " ") for page in PAGES)
+  return {" ".join(found.split()) for text in texts for found in COMMAND.findall(text)}
+
+
+def test_every_command_is_run_or_has_a_reason_why_not():
+  """If this fails: add a row to RUN or NOT_RUN above."""
+  found = commands()
+  assert len(found) > 25
+  assert not [command for command in found if not command.startswith((*RUN, *NOT_RUN))]
+  for test in RUN.values():
+    file, name = test.split("::")
+    assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+def test_troubleshooting_quotes_real_errors():
+  text = (ROOT / "README.md").read_text().split("## Troubleshooting")[1].split("\n## ")[0]
+  quoted = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
+  assert len(quoted) == 10
+  source = "".join(path.read_text() for path in (ROOT / "electra_jax").rglob("*.py"))
+  missing = [error for error in quoted if error not in source]
+  assert missing == ["RESOURCE_EXHAUSTED: Out of memory", "1 cpu device(s)"]  # XLA's, and a line with numbers
+
+
+def test_links_and_named_files_exist():
+  for page in PAGES:
+    text = (ROOT / page).read_text()
+    for target in re.findall(r"\]\(([\w./]+)\)", text):
+      assert ((ROOT / page).parent / target).exists(), (page, target)
+  named = re.findall(r"`((?:electra_jax/|configs/|tests/|docs/|launch/)[\w/]+(?:\.\w+)?)`",
+                     "".join((ROOT / page).read_text() for page in ("docs/design.md", "docs/data_formats.md",
+                                                                    "docs/checkpoints.md", "README.md")))
+  assert len(named) > 40
+  assert not [path for path in named if not path.endswith("/x.py") and not (ROOT / path).exists()]
+
+
+def test_examples_of_the_data_formats():
+  found = doctest.testfile(str(ROOT / "docs/data_formats.md"), module_relative=False)
+  assert found.attempted >= 10 and not found.failed
+
+
+def test_modules_named_by_the_design_exist():
+  named = set(re.findall(r"`((?:objectives|tasks|models|data|optim|exchange|tools)/\w*(?:\.py)?|\w+\.py)`",
+                         (ROOT / "docs/design.md").read_text()))
+  assert len(named) > 20
+  assert not [path for path in named if not (ROOT / "electra_jax" / path).exists()]
 
 
 def test_tour_shows_every_array(capsys):
