@@ -24,6 +24,8 @@ from electra_jax.errors import Interrupted, UserError
 FLAGS = flags.FLAGS
 flags.DEFINE_float("minutes", 20.0, "How long faults are injected; the last round is then trained to its end.",
                    lower_bound=0.0)
+flags.DEFINE_float("within", 0.3, "Signals come within this share of an undisturbed run's time after each start: less "
+                   "is more of them in a run, more of which hit the start-up.", lower_bound=0.0)
 flags.DEFINE_integer("seed", 0, "Which faults, and when.")
 
 USAGE = """Kills a tiny run again and again, damages its checkpoints, and compares its end with an undisturbed run.
@@ -42,23 +44,22 @@ Exit status 2: a start ended in another way than its fault explains, or the para
 COMMAND = (sys.executable, "-m", "electra_jax.main", "--config=configs/tiny.py:tiny", "--config.train.num_steps=120",
            "--config.train.log_every_steps=5", "--config.checkpoint.every_steps=5", "--config.checkpoint.keep_last=3")
 LONGEST_START_SECONDS = 1800  # a start that takes longer hangs
-SHARE = 0.3  # of an undisturbed run's time, within which a signal comes: several hit each run before it ends
 ORBAX_PARTIAL = "orbax-checkpoint-tmp"
 
 
-# ---- faults while it runs: (process, workdir, rng, seconds of an undisturbed run) ----
+# ---- faults while it runs: (process, workdir, rng, seconds within which a signal comes) ----
 
 
 def kill_at_random(process, workdir, rng, seconds) -> None:
   """kill -9, start-up and preparation of the data included."""
-  _wait(process, rng.uniform(0, seconds * SHARE))
+  _wait(process, rng.uniform(0, seconds))
   process.kill()
 
 
 def kill_inside_a_write(process, workdir, rng, seconds) -> None:
   """kill -9 while a checkpoint lies half written beside its place."""
   folder = os.path.join(workdir, "checkpoints")
-  skipped = rng.randrange(4)  # not always the first one after the start
+  skipped = rng.randrange(8)  # not always the first one after the start
   seen = set()
   while process.poll() is None and len(seen) <= skipped:
     if os.path.isdir(folder):
@@ -70,7 +71,7 @@ def kill_inside_a_write(process, workdir, rng, seconds) -> None:
 
 def terminate(process, workdir, rng, seconds) -> None:
   """SIGTERM, as from a scheduler."""
-  _wait(process, rng.uniform(0, seconds * SHARE))
+  _wait(process, rng.uniform(0, seconds))
   process.terminate()
 
 
@@ -90,7 +91,7 @@ INTERRUPTIONS = {
   "kill -9": Interruption(kill_at_random, (-signal.SIGKILL,)),
   "kill -9 in a checkpoint's write": Interruption(kill_inside_a_write, (-signal.SIGKILL,)),
   "SIGTERM": Interruption(terminate, (Interrupted.STATUS, -signal.SIGTERM)),  # before it trains: at once
-  "disk full": Interruption(leave_alone, (2,), (300, 300_000)),
+  "disk full": Interruption(leave_alone, (2,), (300, 15_000)),
 }
 
 
@@ -193,6 +194,7 @@ def run_round(command: list[str], workdir: str, rng, seconds: float, deadline: f
                    said[-1500:], workdir)
     if name:
       outcomes[name, "ended it" if status else "came too late"] += 1
+      print(f"{os.path.basename(workdir)}: {name}, status {status}", flush=True)
     if before in DAMAGES and ("is damaged" in said or "dropped" in said):
       outcomes[before, "was reported"] += 1
     if status == 0:
@@ -201,6 +203,7 @@ def run_round(command: list[str], workdir: str, rng, seconds: float, deadline: f
     if rng.random() < 0.5:
       chosen = rng.choice(list(DAMAGES))
       if damage(chosen, workdir, rng):
+        print(f"{os.path.basename(workdir)}: {chosen}", flush=True)
         before = chosen
         outcomes[chosen, "done"] += 1
 
@@ -234,24 +237,27 @@ def _found(what: str, got: str, workdir: str) -> UserError:
                    fix=f"what the last start said is in {workdir}.log; its folder is left as it was")
 
 
-def soak(command: list[str], folder: str, minutes: float, seed: int) -> tuple[Counter, int]:
-  """(outcomes, number of rounds) of rounds of the command in new workdirs, each equal to an undisturbed run."""
-  rng, outcomes, rounds = random.Random(seed), Counter(), 0
+def soak(command: list[str], folder: str, minutes: float, within: float, seed: int, outcomes: Counter) -> int:
+  """The number of rounds of the command in new workdirs, each equal to an undisturbed run; `outcomes` as it goes.
+
+  Raises:
+    UserError: one is not, or a start ended in a way that its fault does not explain.
+  """
+  rng, rounds = random.Random(seed), 0
   undisturbed = os.path.join(folder, "undisturbed")
   began = time.monotonic()
   status, said = start(command, undisturbed, None, rng, 0.0)
   if status:
     raise _found("the undisturbed run fails", said[-1500:], undisturbed)
-  seconds, deadline = time.monotonic() - began, time.monotonic() + 60 * minutes
+  seconds, deadline = within * (time.monotonic() - began), time.monotonic() + 60 * minutes
   while not rounds or time.monotonic() < deadline:
     workdir = os.path.join(folder, f"round_{rounds}")
     run_round(command, workdir, rng, seconds, deadline, outcomes)
     compare(undisturbed, workdir)
     shutil.rmtree(workdir)
     rounds += 1
-    print(f"round {rounds}: {outcomes.total()} outcomes so far, the final parameters are those of the undisturbed run",
-          flush=True)
-  return outcomes, rounds
+    print(f"{rounds} rounds: parameters and losses of each are those of the undisturbed run", flush=True)
+  return rounds
 
 
 def main(argv: list[str]) -> None:
@@ -260,13 +266,18 @@ def main(argv: list[str]) -> None:
     raise UserError("--workdir must be a new or empty folder", got=FLAGS.workdir, allowed="a folder of its own",
                     fix="for example --workdir=/tmp/soak")
   os.makedirs(FLAGS.workdir, exist_ok=True)
-  outcomes, rounds = soak(argv[1:] or list(COMMAND), os.path.abspath(FLAGS.workdir), FLAGS.minutes, FLAGS.seed)
-  table = Table(title=f"{rounds} rounds, seed {FLAGS.seed}: parameters and losses equal bit for bit")
-  for column in ("fault", "outcome", "times"):
-    table.add_column(column)
-  for (fault, outcome), number in sorted(outcomes.items()):
-    table.add_row(fault, outcome, str(number))
-  Console(highlight=False, width=100).print(table)
+  outcomes, rounds = Counter(), None
+  try:
+    rounds = soak(argv[1:] or list(COMMAND), os.path.abspath(FLAGS.workdir), FLAGS.minutes, FLAGS.within, FLAGS.seed,
+                  outcomes)
+  finally:
+    result = "ended by an error" if rounds is None else f"{rounds} rounds, parameters and losses equal bit for bit"
+    table = Table(title=f"seed {FLAGS.seed}: {result}")
+    for column in ("fault", "outcome", "times"):
+      table.add_column(column)
+    for (fault, outcome), number in sorted(outcomes.items()):
+      table.add_row(fault, outcome, str(number))
+    Console(highlight=False, width=100).print(table)
 
 
 if __name__ == "__main__":
