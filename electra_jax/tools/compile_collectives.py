@@ -12,8 +12,9 @@ SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 WHILE = re.compile(r" while\(.*?condition=%?([\w.-]+)")
 TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
 LESS_THAN = re.compile(r"ROOT .* compare\(.*?, (?:\S+ )?(%?[\w.-]+)\), direction=LT")
-CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branch_computations|async_computation)="
-                    r"\{?(%?[\w.-]+(?:, ?%?[\w.-]+)*)\}?")
+CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branch_computations|(?:true|false|async)"
+                    r"_computation)="
+                    r"(?:\{([^}]*)\}|(%?[\w.-]+))")
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _times(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
     for line in computations.get(name, ()):
       loop = WHILE.search(line)
       trips = _trips(line, computations.get(loop.group(1), ())) if loop else 1
-      for called in (part.strip(" %") for names in CALLED.findall(line) for part in names.split(",")):
+      for called in (part.strip(" %") for names in CALLED.findall(line) for part in "".join(names).split(",")):
         count = times[name] * trips
         if called in computations and times.get(called, 0) < count:
           times[called] = count

@@ -25,7 +25,7 @@ HLO = """HloModule jit_update, is_scheduled=true
   ROOT %all-gather.2 = bf16[16,4]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=1, replica_groups=[2,2]<=[4]
 }
 
-%body (s: (s32[], f32[10])) -> (s32[], f32[10]) {
+%step.clone (s: (s32[], f32[10])) -> (s32[], f32[10]) {
   %all-reduce.3 = (f32[10]{0}, /*index=1*/f32[6]{0}) all-reduce(%x, %y), channel_id=3, replica_groups={{0,1},{2,3}}
 }
 
@@ -33,12 +33,17 @@ HLO = """HloModule jit_update, is_scheduled=true
   ROOT %less = pred[] compare(%i, %n), direction=LT
 }
 
+%move (p: f32[8]) -> f32[8] {
+  ROOT %permute = f32[8]{0} collective-permute(%p), channel_id=8, source_target_pairs={{0,1},{1,0}}
+}
+
 ENTRY %main (p: bf16[8,4]) -> bf16[16,4] {
   %f1 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_1
   %f2 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_2
-  %w = (s32[], f32[10]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"4"}}
+  %w = (s32[], f32[10]) while(%t), condition=%condition, body=%step.clone, backend_config={"known_trip_count":{"n":"4"}}
   %start = (bf16[8]{0}, bf16[16]{0}) all-gather-start(%q), channel_id=5, replica_groups=[2,2]<=[4]
   %done = bf16[16]{0} all-gather-done(%start)
+  %c = f32[8]{0} conditional(%p1, %q, %q), true_computation=%move, false_computation=%stay
   %scatter = f32[4]{0} reduce-scatter(%r), channel_id=6, replica_groups=[1,4]<=[4], to_apply=%add
   ROOT %alone = f32[4]{0} all-reduce(%r), channel_id=7, replica_groups=[4,1]<=[4], to_apply=%add
 }
@@ -56,7 +61,16 @@ def test_collectives_of_a_written_program(program):
     "all-reduce": (4, 4 * 64, 4 * 2 * 64 / 2),  # 10 + 6 floats, four times around a group of two
     "all-gather": (2, 128 + 32, 64 + 16),
     "reduce-scatter": (1, 64, 48),  # the operand is four times the result
+    "collective-permute": (1, 32, 32),  # in a branch
   }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eight_devices():
+  """jax has started before the first test: how many fake devices there are can no longer change."""
+  import jax
+
+  assert len(jax.devices("cpu")) == 8
 
 
 @pytest.fixture(scope="module")
