@@ -20,8 +20,8 @@ LAYERS = {
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "runs"), ("runs", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
-            ("pretrain", "finetune"), ("pretrain", "pretrained"), ("finetune", "predictions"), ("finetune", "pretrained"), ("predictions", "pretrained"),
-            ("pretrained", "published"),
+            ("pretrain", "finetune"), ("pretrain", "pretrained"), ("finetune", "predictions"),
+            ("finetune", "pretrained"), ("predictions", "pretrained"), ("pretrained", "published"),
             ("config", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
             ("flops_tables", "flops")}

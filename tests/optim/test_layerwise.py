@@ -6,7 +6,8 @@ import pytest
 from electra_jax.optim import layerwise
 
 PATHS = ("embeddings/token/embedding", "embeddings_project/kernel", "layer_00/attention/query/kernel",
-         "layer_01/feed_forward/output/bias", "layer_02/attention/layer_norm/scale", "classification_head/output/kernel")
+         "layer_01/feed_forward/output/bias", "layer_02/attention/layer_norm/scale",
+         "classification_head/output/kernel")
 
 
 @pytest.mark.parametrize("form,exponents", [("paper", (4, 4, 3, 2, 1, 0)), ("released", (5, 5, 4, 3, 2, 0))])
