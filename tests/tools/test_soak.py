@@ -91,7 +91,7 @@ for step in range(20):
   time.sleep(0.05)
 with open(os.path.join(folder, "file"), "wb") as file:
   try:
-    file.write(bytes(15_001))
+    file.write(bytes(300_001))
   except OSError:
     sys.exit(2)
 """
