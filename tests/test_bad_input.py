@@ -172,7 +172,7 @@ def test_little_or_nothing_held_out(place, capsys, text, share, evaluated):
   assert bool(values) == evaluated and all(np.isfinite(value) for value in values.values())
   shown = capsys.readouterr().err
   assert ("nothing is held out" in shown) != evaluated and "nan" not in shown
-  assert {row["split"] for row in metrics.read_rows(str(place.new))} == {"train", *["eval"] * evaluated}
+  assert {row["split"] for row in metrics.read_rows(str(place.new))} == {"train", "time", *["eval"] * evaluated}
   assert checkpoints.saved_steps(str(place.new)) == [2, 4]
 
 

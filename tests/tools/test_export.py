@@ -210,7 +210,8 @@ def test_fine_tuned_heads(tmp_path, name):
   given = recipe.get_config("tiny")
   given.mode, given.objective.name = "finetune", "mlm"
   given.data.tokenizer.update(kind="wordpiece" if recipe is not roberta_base else "byte_bpe", vocab_size=400)
-  given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", pooler=pooler)
+  given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", pooler=pooler,
+                    max_length=64)
   config = config_lib.resolve(given)
   workdir = tmp_path / "run"
   workdir.mkdir()

@@ -89,11 +89,11 @@ os.makedirs(folder, exist_ok=True)
 for step in range(20):
   os.makedirs(os.path.join(folder, f"{step}.orbax-checkpoint-tmp"), exist_ok=True)
   time.sleep(0.05)
-with open(os.path.join(folder, "file"), "wb") as file:
-  try:
+try:
+  with open(os.path.join(folder, "file"), "wb") as file:  # closing it writes too
     file.write(bytes(300_001))
-  except OSError:
-    sys.exit(2)
+except OSError:
+  sys.exit(2)
 """
 
 
