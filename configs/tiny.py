@@ -1,6 +1,6 @@
 """The demo: an ELECTRA that learns the English of Python's own documentation in minutes on two CPU cores.
 
-Small enough for both losses to leave their plateaus within three million tokens. Short rows make the model see that
+Small enough for both losses to leave their plateaus within four million tokens. Short rows make the model see that
 neighbours matter (rows of 32 or 64 tokens took several times as many); four narrow heads let the discriminator
 compare a token with several neighbours; and the generator is a single narrow layer, because a discriminator learns
 nothing from a generator that knows as much as itself.
@@ -18,7 +18,7 @@ def get_config(argument: str | None = None):
   c.data.update(path="pydoc:", format="FULL-SENTENCES", sequence_length=16, heldout_share=0.03)
   c.data.tokenizer.update(vocab_size=2048, training_bytes=4_000_000)
   c.optimizer.update(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98)  # as RoBERTa
-  c.train.update(batch_size=128, num_steps=3000, compute_dtype="float32", log_every_steps=50)
+  c.train.update(batch_size=128, num_steps=4000, compute_dtype="float32", log_every_steps=50)
   c.eval.update(every_steps=500, max_examples=2048)
   c.checkpoint.every_steps = 500
   return common.variant(c, argument)
