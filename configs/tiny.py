@@ -17,8 +17,9 @@ def get_config(argument: str | None = None):
   c.generator.update(width_fraction=1 / 4, depth_fraction=1 / 3)
   c.data.update(path="pydoc:", format="FULL-SENTENCES", sequence_length=16, heldout_share=0.03)
   c.data.tokenizer.update(vocab_size=2048, training_bytes=4_000_000)
-  c.optimizer.update(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98)  # as RoBERTa
+  c.optimizer.update(name="adamw", learning_rate=3e-3, beta2=0.98)  # as RoBERTa
   c.train.update(batch_size=128, num_steps=4000, compute_dtype="float32", log_every_steps=50)
+  c.optimizer.warmup_steps = c.train.get_ref("num_steps") // 40  # also of a run that the command line shortens
   c.eval.update(every_steps=500, max_examples=2048)
   c.checkpoint.every_steps = 500
   return common.variant(c, argument)

@@ -124,6 +124,13 @@ def test_the_original_bert():
   assert (c.data.masking.policy, c.data.tokenizer.kind, c.data.tokenizer.vocab_size) == ("bert", "wordpiece", 30522)
 
 
+@pytest.mark.parametrize("name, argument", [("tiny", None), ("bert_small", "tiny"), ("roberta_base", "tiny")])
+def test_a_shortened_try_needs_no_other_key(name, argument):
+  given = recipe(name, argument)
+  given.train.num_steps = 20
+  assert config_lib.resolve(given).optimizer.warmup_steps <= 20
+
+
 @pytest.mark.parametrize("format_name, unit", [("DOC-SENTENCES", "tokens"), ("SENTENCE-PAIR", "tokens"),
                                                ("FULL-SENTENCES", "rows"), ("SEGMENT-PAIR", "rows")])
 def test_batches_grow_for_the_formats_with_short_examples(format_name, unit):
