@@ -32,3 +32,13 @@ class Interrupted(Exception):
   """
 
   STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
+
+
+def listed(faults: list[str], most: int = 10) -> str:
+  """Faults for the `got` of an error, one a line; behind the first ones how many more there are.
+
+  >>> listed(["a", "b", "c"], most=2)
+  '\\n    a\\n    b\\n    and 1 more'
+  """
+  more = [f"and {len(faults) - most} more"] if len(faults) > most else []
+  return "".join(f"\n    {fault}" for fault in faults[:most] + more)

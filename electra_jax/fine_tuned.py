@@ -14,6 +14,7 @@ from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.inference import Run
 from electra_jax.objectives.networks import Network
+from electra_jax.tasks import features
 
 WINDOW_STRIDE = 128  # tokens between the starts of a long context's windows (BERT's and ELECTRA's SQuAD code)
 LONGEST_ANSWER = 30  # tokens, as there
@@ -73,7 +74,7 @@ def encode_pair(run: Run, first: str, second: str | None, max_tokens: int | None
 
 def _separators(run: Run) -> list[int]:
   """What stands between two texts besides the first one's [SEP]: RoBERTa's vocabulary comes with a second one."""
-  return [run.tokenizer.sep_id] * (run.tokenizer.kind == "byte_bpe")
+  return [run.tokenizer.sep_id] * (features.num_separators(run.tokenizer) - 1)
 
 
 def encode_windows(run: Run, question: str, context: str) -> list[Pair]:

@@ -174,14 +174,15 @@ def embed(run: Run, texts: Sequence[str | Sentence], pooling: str = "mean") -> l
   encoded = [encode(run, text) for text in texts]
   found = [np.empty(0)] * len(encoded)
   for indices in batches_of(encoded, range(len(encoded))):
-    vectors = jax.device_get(_pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
+    vectors = jax.device_get(pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
     for vector, i in zip(vectors, indices):
       found[i] = vector
   return found
 
 
 @functools.partial(jax.jit, static_argnames=("network", "pooling"))
-def _pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
+def pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
+  """One vector a row: the kept encoder's output, pooled over the real tokens by a row of `POOLINGS`."""
   hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
   return POOLINGS[pooling](hidden, batch["attention_mask"].astype(jnp.float32)[..., None])
 

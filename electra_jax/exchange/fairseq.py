@@ -8,7 +8,7 @@ import re
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 from electra_jax.exchange import mapping
 from electra_jax.exchange.weights import Weights
 
@@ -140,9 +140,8 @@ def _check_names(tensors: dict, wanted: dict[str, str], file: str) -> None:
   if OUTPUT_TABLE in tensors and not tensors[OUTPUT_TABLE].equal(tensors[TOKEN_TABLE]):
     faults.append(f"{OUTPUT_TABLE} differs from {TOKEN_TABLE} (--untie-weights-roberta)")
   if faults:
-    more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
     raise UserError("The parameters of the fairseq checkpoint are not those of a RoBERTa",
-                    got=f"{file}:\n    " + "\n    ".join(faults[:10] + more),
+                    got=f"{file}:{listed(faults)}",
                     allowed="post-layer-norm layers, learnt positions, an output table tied to the tokens'",
                     fix="check which model it is; variants with other layers cannot be imported")
   if extra:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.weights import Weights
 
@@ -209,9 +209,8 @@ def _check_names(tensors: dict[str, np.ndarray], family: str, folder: str) -> di
   inside = [n for n in unknown if n.startswith(f"{prefix}.") and ".pooler." not in n]
   faults += [f"{name} {tensors[name].shape} is unknown" for name in inside]
   if faults:
-    more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
     raise UserError(f"The weights are not those of a plain {family} model",
-                    got=f"{folder}:\n    " + "\n    ".join(faults[:10] + more),
+                    got=f"{folder}:{listed(faults)}",
                     allowed="the encoder's own tensors, and an output table tied to the tokens'",
                     fix="check which model it is; variants with other layers cannot be imported")
   if unknown:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 from electra_jax.exchange import mapping
 from electra_jax.exchange.weights import Weights
 
@@ -198,9 +198,8 @@ def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: s
   foreign = [name for name in extra if name.split("/")[0] in scopes and "/pooler/" not in name]
   faults = [f"{name} is missing" for name in missing] + [f"{name} {shapes[name]} is unknown" for name in foreign]
   if faults:
-    more = [f"and {len(faults) - 10} more"] if len(faults) > 10 else []
     raise UserError("The variables of the TensorFlow checkpoint are not those of a BERT or ELECTRA",
-                    got=f"{prefix}:\n    " + "\n    ".join(faults[:10] + more),
+                    got=f"{prefix}:{listed(faults)}",
                     allowed="every variable of the encoder, and no other in its scope",
                     fix="check which model it is; variants with other layers cannot be imported")
   if extra:

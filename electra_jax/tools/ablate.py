@@ -1,10 +1,8 @@
 """Which row of a table is best at equal cost? Trains several recipes under one budget, tabulates and draws them."""
 
 import hashlib
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Sequence
 from glob import glob
 from typing import NamedTuple
@@ -12,7 +10,7 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from electra_jax import checkpoints, flops, metrics
+from electra_jax import checkpoints, flops, metrics, recipes
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
@@ -87,18 +85,8 @@ def load_recipe(argument: str) -> tuple[str, str, ConfigDict]:
   Raises:
     UserError: the file is no recipe.
   """
-  path, _, variant = argument.partition(":")
-  if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())  # recipes import each other from the root of the repository
-  try:
-    spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    given = module.get_config(variant) if variant else module.get_config()
-  except Exception as error:  # a recipe is a program: it can raise anything
-    raise UserError("The recipe cannot be loaded", got=f"{argument}: {error}",
-                    allowed="a Python file with get_config, like those in configs/", fix="check the path") from error
-  return os.path.basename(path)[:-3], (module.__doc__ or "").strip().split("\n")[0], given
+  docstring, given = recipes.load(argument)
+  return os.path.basename(argument.partition(":")[0])[:-3], docstring.split("\n")[0], given
 
 
 def override(given: ConfigDict, settings: Sequence[str]) -> None:

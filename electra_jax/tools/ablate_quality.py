@@ -86,7 +86,7 @@ def encode(run: inference.Run, texts: list[np.ndarray]) -> Float[np.ndarray, "te
       ids[row, :len(text) + 2] = [tokenizer.cls_id, *text, tokenizer.sep_id]
       mask[row, :len(text) + 2] = True
     batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
-    vectors.append(jax.device_get(inference._pooled(run.params, batch, run.network, "mean"))[:len(chunk)])
+    vectors.append(jax.device_get(inference.pooled(run.params, batch, run.network, "mean"))[:len(chunk)])
   return np.concatenate(vectors)
 
 

@@ -1,7 +1,6 @@
 """What did the papers' models cost, by our count beside theirs, and what will my config cost on which hardware?"""
 
 import csv
-import importlib.util
 import json
 import os
 import sys
@@ -9,7 +8,7 @@ import sys
 from absl import flags
 
 from electra_jax import config as config_lib
-from electra_jax import flops, flops_tables
+from electra_jax import flops, flops_tables, recipes
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 
@@ -84,21 +83,11 @@ def load_recipe(argument: str):
   Raises:
     UserError: there is no such file, or it is no recipe.
   """
-  path, _, variant = argument.partition(":")
+  path = argument.partition(":")[0]
   if not (path.endswith(".py") and os.path.isfile(path)):
     raise UserError("There is no such recipe", got=argument, allowed="paths of Python files with get_config",
                     fix="python -m electra_jax.tools.flops_report configs/base.py")
-  sys.path.insert(0, os.getcwd())  # recipes import configs.common
-  spec = importlib.util.spec_from_file_location("recipe", path)
-  module = importlib.util.module_from_spec(spec)
-  try:
-    spec.loader.exec_module(module)
-    given = module.get_config(variant or None)
-  except Exception as error:  # a recipe is a program: it can raise anything
-    raise UserError("The recipe cannot be loaded", got=f"{argument}: {error}",
-                    allowed="a Python file with get_config, like those in configs/", fix="correct the file") from error
-  finally:
-    sys.path.pop(0)
+  _, given = recipes.load(argument)
   return config_lib.resolve(given)
 
 
