@@ -15,7 +15,7 @@ from absl import logging
 from jaxtyping import PyTree
 
 from electra_jax import sharding
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 from electra_jax.train_state import TrainState
 
 
@@ -225,12 +225,11 @@ def _first_line(error: Exception) -> str:
 def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
   """Orbax would cut or pad arrays of another shape without a word."""
   shapes = {sharding.path_name(key): tuple(leaf.shape) for key, leaf in jax.tree_util.tree_leaves_with_path(saved)}
-  faults = [f"\n    {name}: {shapes.get(name, 'missing')}, asked for {tuple(leaf.shape)}"
+  faults = [f"{name}: {shapes.get(name, 'missing')}, asked for {tuple(leaf.shape)}"
             for key, leaf in jax.tree_util.tree_leaves_with_path(wanted)
             if shapes.get(name := sharding.path_name(key)) != tuple(leaf.shape)]
   if faults:
-    more = f"\n    and {len(faults) - 5} more" if len(faults) > 5 else ""
-    raise UserError(f"The checkpoint {path} is of another model", got="".join(faults[:5]) + more,
+    raise UserError(f"The checkpoint {path} is of another model", got=listed(faults, most=5),
                     allowed="the parameters that this run has: same sizes, same objective",
                     fix="compare the two config.json, and change the model or the checkpoint")
 
