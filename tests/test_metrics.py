@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import struct
 import sys
+import time
 import types
 
 import jax.numpy as jnp
@@ -219,6 +221,27 @@ def test_wandb_run_is_continued_after_a_restart(tmp_path, monkeypatch):
   assert len(starts) == 2 and starts[0]["id"] == starts[1]["id"]
   assert starts[0]["project"] == "proj" and starts[0]["config"] == {"seed": 1}
   assert ("log", {"step": 7, "train/mlm/loss": 2.0, "train/mfu": 0.4}) in calls and calls[-1] == ("finish",)
+
+
+def test_wandb_offline(tmp_path, monkeypatch):
+  """The real package without a network: a folder that `wandb sync` uploads later; a restart adds to the same run."""
+  wandb = pytest.importorskip("wandb")
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  monkeypatch.setenv("WANDB_SILENT", "true")
+  log = ConfigDict(dict(tensorboard=False, wandb_project="proj"))
+  for restored, losses in ((None, {5: 6.25}), (5, {6: 6.125})):
+    writer = metrics.MetricWriter(str(tmp_path), log, restored_step=restored, run_config={"train": {"batch_size": 96}})
+    for step, loss in losses.items():
+      writer.write(step, "train", {"mlm/loss": loss})
+    writer.close()
+    time.sleep(1.0)  # wandb names its folders by the second
+  wandb.teardown()
+  run_id = (tmp_path / "wandb_id").read_text()
+  written = sorted((tmp_path / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))
+  assert len(written) == 2
+  for path, loss in zip(written, (b"6.25", b"6.125")):  # protocol buffers, names and values in plain text
+    content = path.read_bytes()
+    assert re.search(rb"train/mlm/loss.{1,6}" + loss, content, re.DOTALL) and b"batch_size" in content
 
 
 def test_read_rows_of_nothing(tmp_path):
