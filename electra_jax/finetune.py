@@ -46,13 +46,14 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
   start = start or pretrained.load(given.task.init_from)
   task = tasks.make(given.task)
   config_lib.resolve(complete(given, start, num_features=1))  # before minutes of reading
-  data = read_data(task, start.tokenizer, given.task.max_length)
+  data = read_data(task, start.tokenizer, given.task.max_length, given.task.max_train_examples)
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
   results.claim(config, workdir)
   workdir_lib.record_config(given, config, workdir)
+  workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
   run = make_run(config, task, start, mesh)
   say = functools.partial(print, flush=True) if jax.process_index() == 0 else lambda line: None
@@ -98,12 +99,13 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
   return found
 
 
-def read_data(task: tasks.Task, tokenizer, max_length: int) -> dict[str, Split]:
-  """Every split that is trained or scored on, as features."""
+def read_data(task: tasks.Task, tokenizer, max_length: int, max_train_examples: int = 0) -> dict[str, Split]:
+  """Every split that is trained or scored on, as features; 0 = all training examples."""
   found = {}
   for split in task.splits:
     examples = task.read(split)
-    examples = task.augment(examples) if split == "train" else examples
+    if split == "train":
+      examples = task.augment(batches.some(examples, max_train_examples))
     found[split] = predictions.to_split(task, examples, tokenizer, max_length)
   return found
 
@@ -240,7 +242,7 @@ def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], s
   size = run.config.train.batch_size
   epoch, number = divmod(step, batches.steps_per_epoch(len(rows), size))
   chosen = [batches.epoch_order(seed, epoch, len(rows))[number * size:(number + 1) * size] for seed in seeds]
-  length = batches.bucket(max(batches.num_tokens(rows[i]) for one in chosen for i in one), run.config.task.max_length)
+  length = batches.length_of([rows[i] for one in chosen for i in one], run.config.task)
   stacked = [batches.collate([rows[i] for i in one], size, length, run.start.tokenizer.pad_id, run.task.head)
              for one in chosen]
   batch = {name: np.stack([one[name] for one in stacked]) for name in stacked[0]}

@@ -76,6 +76,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh, data.tokenizer)
   start_step = int(state.step)
+  workdir_lib.record_start(workdir, start_step, mesh)
 
   main_process = jax.process_index() == 0
   writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
@@ -140,6 +141,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
         if stop.reached(step) and step < config.train.num_steps:
           saved.save(state, step)
+          writer.write(step, "time", timer.goodput())
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
                             "complete; the same command goes on from there.")
 

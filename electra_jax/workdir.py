@@ -1,7 +1,9 @@
 """Whose is a workdir? A run claims it before it makes anything there, and writes config.json once its data is open."""
 
 import contextlib
+import datetime
 import fcntl
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from absl import logging
 from electra_jax import checkpoints, distributed
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
+
+STARTS_FILE = "starts.jsonl"
 
 
 def claim(config, workdir: str) -> None:
@@ -72,6 +76,36 @@ def record_config(given, config, workdir: str) -> None:
     with _disk_errors(workdir):
       config_lib.save(os.path.join(workdir, "config.json"), given, config)
   distributed.barrier("config")
+
+
+def record_start(workdir: str, step: int, mesh: jax.sharding.Mesh) -> None:
+  """Adds a line to starts.jsonl: when, from which step, on which devices. A preempted run has several.
+
+  Raises:
+    UserError: it cannot be written.
+  """
+  if jax.process_index() != 0:
+    return
+  device = jax.devices()[0]
+  line = {"time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "step": step,
+          "device_kind": device.device_kind, "num_devices": jax.device_count(), "num_processes": jax.process_count(),
+          "mesh": dict(mesh.shape), "cpu_cores": os.cpu_count(),
+          "device_memory_bytes": (device.memory_stats() or {}).get("bytes_limit")}
+  with _disk_errors(workdir), open(os.path.join(workdir, STARTS_FILE), "a", encoding="utf-8") as file:
+    file.write(json.dumps(line) + "\n")
+
+
+def read_starts(workdir: str) -> list[dict]:
+  """The lines of `record_start`, oldest first; [] where there is none. A torn last line is left out."""
+  path = os.path.join(workdir, STARTS_FILE)
+  if not os.path.exists(path):
+    return []
+  starts = []
+  with open(path, encoding="utf-8") as file:
+    for line in file:
+      with contextlib.suppress(ValueError):
+        starts.append(json.loads(line))
+  return starts
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from configs import tiny
 from configs.finetune import glue, own
 from electra_jax import checkpoints, finetune, predictions, pretrained
 from electra_jax import config as config_lib
+from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.tasks import batches, results, submissions
 from tests.workdirs import make_workdir
@@ -55,6 +56,7 @@ def finished(source, tmp_path_factory):
 def test_what_is_left_of_a_run(finished, source):
   workdir, summary = finished
   assert summary["accuracy"]["num_runs"] == 2
+  assert [start["step"] for start in workdir_lib.read_starts(workdir)] == [0]
   labels = results.read_json(os.path.join(workdir, "labels.json"))
   assert labels["label_names"] == ["bad", "good"] and labels["head"] == "classification"
   table = pathlib.Path(workdir, "results.md").read_text()

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from electra_jax import checkpoints, metrics
+from electra_jax import workdir as workdir_lib
 from tests.conftest import ROOT
 from tests.test_pretrain import write_corpus
 
@@ -121,6 +122,10 @@ def test_local_starts_two_processes_and_passes_signals_on(tmp_path, fakes):
   assert checkpoints.saved_steps(f"{tmp_path}/run")[-1] == step
   assert len(fakes.calls()) == 2
   assert "2 cpu device(s)" in said  # one of each process
+  start, = workdir_lib.read_starts(f"{tmp_path}/run")
+  assert (start["step"], start["num_devices"], start["num_processes"]) == (0, 2, 2)
+  last = metrics.read_rows(f"{tmp_path}/run")[-1]
+  assert (last["step"], last["split"]) == (step, "time") and 0 < last["time/goodput"] < 1  # also of a run that stops
 
 
 def test_slurm_trains_on_two_tasks_and_requeues(tmp_path, fakes):

@@ -15,6 +15,7 @@ import pytest
 
 from electra_jax import checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
 from electra_jax import config as config_lib
+from electra_jax import workdir as workdir_lib
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives.contract import Objective, Phase
@@ -218,6 +219,8 @@ def test_killed_and_restarted_equals_uninterrupted_bit_for_bit(tmp_path, uninter
   assert "Going on from this workdir's checkpoint of step" in again.stdout
   assert training_rows(workdir) == training_rows(straight)
   jax.tree.map(np.testing.assert_array_equal, final_parameters(workdir), final_parameters(straight))
+  first, second = workdir_lib.read_starts(str(workdir))
+  assert first["step"] == 0 < second["step"] and second["device_kind"] == "cpu" and second["mesh"]["data"] >= 1
 
 
 def test_finished_run_says_so(uninterrupted):
