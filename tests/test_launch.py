@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.test_pretrain import write_corpus
 
 LAUNCH = ROOT / "launch"
-SCRIPTS = [*sorted(LAUNCH.glob("*.sh")), LAUNCH / "slurm.sbatch", ROOT / "tests/run.sh"]
+SCRIPTS = [*sorted(LAUNCH.glob("**/*.sh")), LAUNCH / "slurm.sbatch", ROOT / "tests/run.sh"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -15,6 +15,7 @@ import numpy as np
 
 from electra_jax import checkpoints
 from electra_jax import config as config_lib
+from electra_jax.errors import UserError
 from electra_jax.tasks import ensembles, pictures, scoring, submissions, tables
 from electra_jax.tasks.contract import Task
 from electra_jax.train_state import TrainState
@@ -154,8 +155,11 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
     file.write(text)
   write_json(os.path.join(workdir, "results.json"), {"task": task.name, "summary": summary, "ensemble": together,
                                                      "init_from": config.task.init_from, "runs": runs})
-  pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
   say(text)
+  try:
+    pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
+  except UserError as error:  # without matplotlib the scores are as good
+    say(f"No curves.png: {error.what}; {error.fix}.")
   if config.task.write_test_predictions and task.submission is not None:
     say(submissions.write(config, task, workdir, runs))
   if task.files is not None:
