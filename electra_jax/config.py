@@ -1,49 +1,17 @@
-"""How does a recipe become the one frozen config of a run? Derive, validate everything at once, freeze, save, diff."""
+"""How does a recipe become the one frozen config of a run? Derive, check (config_rules.py), freeze, save, diff."""
 
 import contextlib
-import difflib
 import json
 import math
 import os
 import subprocess
-from collections.abc import Iterator
 from importlib import metadata
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
+from electra_jax import config_rules
+from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError
-
-# policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
-MASKING_POLICIES = {
-  "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
-  "bert": (0.8, 0.1),  # BERT's 80/10/10 (RoBERTa section 2.3)
-  "released_electra": (0.85, 0.0),  # the released ELECTRA code keeps 15 % of the chosen tokens
-}
-
-CHOICES = {
-  "mode": ("pretrain", "finetune"),
-  "model.hidden_act": ("gelu", "gelu_new"),
-  "generator.kind": ("learned", "unigram", "uniform"),
-  "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
-                     "two_stage", "adversarial", "contrastive"),
-  "objective.weight_tying": ("token_embeddings", "none", "all"),
-  "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
-  "data.on_bad_record": ("error", "skip"),
-  "data.sentences": ("line", "rules"),
-  "data.reader": ("auto", "tf", "threads"),
-  "data.tokenizer.kind": ("sentencepiece", "sentencepiece_bpe", "wordpiece", "byte_bpe"),
-  "data.masking.policy": tuple(MASKING_POLICIES),
-  "data.masking.unit": ("token", "word", "span"),
-  "optimizer.name": ("lamb", "adamw"),
-  "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
-  "train.on_nonfinite": ("stop", "skip"),
-  "train.compute_dtype": ("bfloat16", "float32"),
-  "train.prng_impl": ("auto", "threefry2x32", "rbg"),
-  "task.on_long_text": ("cut", "error"),
-  "task.layer_decay_form": ("paper", "released"),
-  "task.pooler": ("none", "tanh", "gelu"),
-  "task.select": ("last", "best"),
-}
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
@@ -70,10 +38,10 @@ def resolve(config: ConfigDict) -> FrozenConfigDict:
     UserError: lists all violations in one message.
   """
   c = ConfigDict(config.to_dict())  # a copy: the recipe that was given stays as it was
-  faults = list(_choice_faults(c))
+  faults = list(config_rules.choice_faults(c))
   if not faults:
     _derive(c)
-    faults = list(_range_faults(c))
+    faults = list(config_rules.range_faults(c))
   if faults:
     raise UserError(f"The configuration has {len(faults)} fault{'s' * (len(faults) > 1)}",
                     got="\n    " + "\n    ".join(faults), allowed="see the reasons in configs/common.py",
@@ -102,157 +70,6 @@ def _derive(c: ConfigDict) -> None:
   default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
   default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
   default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))
-
-
-def _choice_faults(c: ConfigDict) -> Iterator[str]:
-  for key, allowed in CHOICES.items():
-    value = _lookup(c, key)
-    if value not in allowed:
-      close = difflib.get_close_matches(str(value), allowed, n=1)
-      yield f"{key} is {value!r}; allowed: {', '.join(allowed)}" + (f"; did you mean {close[0]}?" if close else "")
-
-
-def _range_faults(c: ConfigDict) -> Iterator[str]:
-  positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
-              "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
-              "train.accumulation_steps", "train.log_every_steps", "train.max_skipped_steps", "eval.batch_size",
-              "checkpoint.every_steps",
-              "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
-              "optimizer.decay_power",
-              "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
-  positive += [f"{net}.{size}" for net in _networks(c) for size in
-               ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
-  for key in positive:
-    if not _lookup(c, key) > 0:
-      yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples",
-                  "eval.electra_mlm_examples",
-                  "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
-                  "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
-                  "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
-                  "objective.sentence_weight", "objective.generator_steps",
-                  "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
-  for key in not_negative:
-    if _lookup(c, key) < 0:
-      yield f"{key} is {_lookup(c, key)}; it must not be negative"
-  shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
-            "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
-            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2",
-            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share"]
-  for key in shares:
-    if not 0 <= _lookup(c, key) <= 1:
-      yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
-  yield from _joint_faults(c)
-  yield from _objective_faults(c)
-  if c.mode == "finetune":
-    yield from _task_faults(c)
-  if c.eval.finetune_tasks and not c.task.data_dir:
-    yield f"eval.finetune_tasks is {c.eval.finetune_tasks!r}, but task.data_dir, where their examples are, is empty"
-
-
-def _networks(c: ConfigDict) -> tuple[str, ...]:
-  """The branches that describe a network of this run; masked LMs have no generator, counts need no network."""
-  has_none = c.objective.name in ("mlm", "mlm_nsp") or c.generator.kind != "learned"
-  return ("model",) if has_none else ("model", "generator")
-
-
-def _joint_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules that tie several keys."""
-  for net in _networks(c):
-    hidden, heads = c[net].hidden_size, c[net].num_attention_heads
-    if heads > 0 and hidden % heads:
-      yield f"{net}.hidden_size {hidden} is not a multiple of {net}.num_attention_heads {heads}"
-  rows = c.model.max_position_embeddings - c.model.position_offset
-  if c.data.sequence_length > rows:
-    yield (f"data.sequence_length {c.data.sequence_length} is longer than the position table's {rows} usable rows "
-           f"(model.max_position_embeddings {c.model.max_position_embeddings} minus model.position_offset "
-           f"{c.model.position_offset})")
-  if c.data.sequence_length < 8:
-    yield f"data.sequence_length is {c.data.sequence_length}; two segments and their separators need at least 8"
-  if c.model.vocab_size < c.data.tokenizer.vocab_size:
-    yield f"model.vocab_size {c.model.vocab_size} is below data.tokenizer.vocab_size {c.data.tokenizer.vocab_size}"
-  if c.train.accumulation_steps > 0 and c.train.batch_size % c.train.accumulation_steps:
-    yield (f"train.batch_size {c.train.batch_size} is not a multiple of train.accumulation_steps "
-           f"{c.train.accumulation_steps}")
-  if c.data.batch_unit not in ("rows", "tokens"):
-    yield f"data.batch_unit is {c.data.batch_unit!r}; allowed: rows, tokens"
-  if c.objective.name == "mlm_nsp" and c.data.format not in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
-    yield f"objective.name=mlm_nsp needs data.format SEGMENT-PAIR or SENTENCE-PAIR, got {c.data.format!r}"
-  masking = c.data.masking
-  if masking.mask_share + masking.random_share > 1 + 1e-9:
-    yield f"data.masking.mask_share + random_share is {masking.mask_share + masking.random_share}; at most 1"
-  if masking.rarity_exponent and masking.unit != "token":
-    yield (f"data.masking.rarity_exponent is {masking.rarity_exponent}, which is of tokens, but data.masking.unit is "
-           f"{masking.unit!r}; set one of them to its default")
-  if not 0 < masking.max_predictions <= c.data.sequence_length:
-    yield f"data.masking.max_predictions is {masking.max_predictions}; it must be 1 to data.sequence_length"
-  if c.optimizer.warmup_steps > max(1, c.train.num_steps):
-    yield f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}"
-  if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
-    yield "optimizer.beta1 and beta2 must be below 1"
-  if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
-    yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
-
-
-def _objective_faults(c: ConfigDict) -> Iterator[str]:
-  """What each objective and each way to share weights asks of the generator."""
-  name, tying = c.objective.name, c.objective.weight_tying
-  if c.generator.kind != "learned" and name in ("two_stage", "adversarial"):
-    yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
-  sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-           if c.generator[size] != c.model[size]]
-  both = ", ".join(f"{size} {c.generator[size]} and {c.model[size]}" for size in sizes)
-  if name == "two_stage":
-    if sizes:
-      yield (f"objective.name=two_stage starts the discriminator as a copy of the generator, so both must have equal "
-             f"sizes; got {both}; set generator.width_fraction and depth_fraction to 1")
-    if tying != "none":
-      yield (f"objective.weight_tying is {tying!r}, but objective.name=two_stage freezes one network while the other "
-             "learns; set it to none")
-    if not 0 < c.objective.generator_steps < c.train.num_steps:
-      yield (f"objective.generator_steps is {c.objective.generator_steps}; both stages need a step of the "
-             f"{c.train.num_steps} in train.num_steps")
-  if tying == "all" and "generator" in _networks(c) and name != "two_stage":
-    if name not in ("rtd", "electra_15", "electra_15_other", "contrastive"):
-      yield (f"objective.weight_tying is 'all', but objective.name={name} does not train a masked LM and a "
-             "replaced-token detector together; set it to token_embeddings or none")
-    if sizes:
-      yield (f"objective.weight_tying 'all' needs equal sizes of generator and model; got {both}; set "
-             "generator.width_fraction and depth_fraction to 1")
-
-
-def _task_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules of fine-tuning."""
-  t = c.task
-  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride", "max_question_length",
-              "max_answer_length", "num_best"):
-    if not t[key] > 0:
-      yield f"task.{key} is {t[key]}; it must be positive"
-  for key in ("patience_evals", "seeds_at_once"):
-    if t[key] < 0:
-      yield f"task.{key} is {t[key]}; it must not be negative"
-  for key in ("warmup_share", "layer_decay"):
-    if not 0 <= t[key] <= 1:
-      yield f"task.{key} is {t[key]}; it must lie between 0 and 1"
-  if not t.init_from:
-    yield "task.init_from is empty; give a run's workdir or published weights (with task.from_scratch: for their sizes)"
-  by_path = t.name.startswith("own_") or (t.name.startswith("squad_") and t.train_path and t.dev_path)
-  missing = "train_path" if by_path else "data_dir"
-  if not t[missing]:
-    yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
-  rows = c.model.max_position_embeddings - c.model.position_offset
-  if t.max_length > rows:
-    yield f"task.max_length {t.max_length} is longer than the {rows} positions of the model; longer texts are cut to it"
-  if t.patience_evals and t.select != "best":
-    yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
-  if c.train.accumulation_steps != 1:
-    yield "train.accumulation_steps is for pre-training; in fine-tuning lower task.seeds_at_once to save memory"
-
-
-def _lookup(config: ConfigDict, key: str):
-  for part in key.split("."):
-    config = config[part]
-  return config
 
 
 def flatten(config: ConfigDict | FrozenConfigDict | dict, prefix: str = "") -> dict[str, object]:

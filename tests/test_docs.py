@@ -4,7 +4,7 @@ import doctest
 import re
 import runpy
 
-from electra_jax import config, flops, objectives
+from electra_jax import config_rules, flops, objectives
 from electra_jax.tools import differences
 from tests.conftest import ROOT
 
@@ -118,7 +118,7 @@ def test_tour_shows_every_array(capsys):
 
 
 def test_worked_example_of_an_objective_trains(monkeypatch):
-  for module, table in ((objectives, "OBJECTIVES"), (config, "CHOICES"), (flops, "NETWORKS")):
+  for module, table in ((objectives, "OBJECTIVES"), (config_rules, "CHOICES"), (flops, "NETWORKS")):
     monkeypatch.setattr(module, table, dict(getattr(module, table)))
   page = (ROOT / "docs/add_an_objective.md").read_text()
   names = {}

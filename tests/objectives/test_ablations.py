@@ -11,7 +11,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import flops, metrics, objectives, sharding
+from electra_jax import config_rules, flops, metrics, objectives, sharding
 from electra_jax.errors import UserError
 from electra_jax.objectives import (
   adversarial,
@@ -107,8 +107,8 @@ def run(row, dtype="float32"):
 
 def test_every_table_has_every_objective():
   names = set(objectives.OBJECTIVES)
-  assert names == set(config_lib.CHOICES["objective.name"]) == set(networks.NETWORKS) == set(flops.NETWORKS)
-  assert set(generators.GENERATORS) == set(config_lib.CHOICES["generator.kind"])
+  assert names == set(config_rules.CHOICES["objective.name"]) == set(networks.NETWORKS) == set(flops.NETWORKS)
+  assert set(generators.GENERATORS) == set(config_rules.CHOICES["generator.kind"])
   assert names == {row[0] for row in ROWS.values()} | {"rtd", "mlm", "mlm_nsp"}  # tested beside this file
 
 
