@@ -98,6 +98,17 @@ def paper_flops(config) -> FlopCount:
   return _count("ELECTRA Appendix C: 2 x forward, dense lookups, all operations", config, terms, 2)
 
 
+def steps_within(config, total_flops: float) -> int:
+  """Optimizer updates that a budget in the paper's convention pays for, to the nearest; at least 1.
+
+  Recipes that get the same budget are compared as in the paper's tables: "the same training FLOPs" (section 3.3).
+
+  Args:
+    config: a resolved config; its own `train.num_steps` does not matter.
+  """
+  return max(1, round(total_flops / paper_flops(config).per_step))
+
+
 def paper_forward(net: Network) -> dict[str, float]:
   """The paper's count of one network's forward pass, operations per token by term."""
   lookup = 2 * net.embed * (net.vocab + net.length + net.type_vocab)

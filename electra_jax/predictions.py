@@ -62,7 +62,7 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
   parts, pad_id = [], run.start.tokenizer.pad_id
   for first in range(0, len(order), size):
     chosen = order[first:first + size]
-    length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.task.max_length)
+    length = batches.length_of([rows[chosen[-1]]], run.config.task)
     batch = batches.collate([rows[i] for i in chosen], size, length, pad_id, run.task.head)
     outputs = jax.device_get(outputs_of(params, put(batch, run.mesh, row_axis=0)))
     parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]

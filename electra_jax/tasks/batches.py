@@ -31,6 +31,24 @@ def bucket(length: int, max_length: int) -> int:
   return min(max_length, next((size for size in (16, 32) if length <= size), -(-length // 32) * 32))
 
 
+def length_of(features: Sequence[Feature], config_task) -> int:
+  """Tokens of a batch's rows: `bucket` of the longest feature, or with `task.pad_to_max_length` always all."""
+  if config_task.pad_to_max_length:
+    return config_task.max_length
+  return bucket(max(map(num_tokens, features)), config_task.max_length)
+
+
+def some(examples: list, number: int) -> list:
+  """At most `number` of the examples in their order, always the same ones, chosen at random; 0 = all.
+
+  >>> some(["a", "b", "c", "d"], 2), some(["a", "b"], 0), some(["a", "b"], 9)
+  (['a', 'c'], ['a', 'b'], ['a', 'b'])
+  """
+  if not number or number >= len(examples):
+    return examples
+  return [examples[i] for i in np.sort(np.random.default_rng(0).permutation(len(examples))[:number])]
+
+
 def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, head: str) -> dict[str, np.ndarray]:
   """A batch of `rows` rows; those behind the features are empty, with `row_weight` 0.
 

@@ -143,7 +143,7 @@ def plan(recipes: Sequence[str], out: str, *, num_steps: int | None, total_flops
   for recipe in recipes:
     name, about, given = load_recipe(recipe)
     override(given, [one for one in settings if one not in counted_in_steps])
-    steps = num_steps or max(1, round(total_flops / flops.paper_flops(config_lib.resolve(given)).per_step))
+    steps = num_steps or flops.steps_within(config_lib.resolve(given), total_flops)
     set_budget(given, steps)
     override(given, counted_in_steps)  # as they are: they are of the run's own length
     every = max(1, steps // num_points)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import queue
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,10 +56,20 @@ def grid(names: Sequence[str], rates: Sequence[str], batch_sizes: Sequence[str])
   return [Point(*point) for point in itertools.product(ordered, rates or [""], batch_sizes or [""])]
 
 
+def settings_of(task: str, settings: Sequence[str]) -> list[str]:
+  """KEY=VALUE of a task's runs: those for all tasks, and TASK:KEY=VALUE of this one.
+
+  >>> settings_of("rte", ["task.num_seeds=3", "rte:task.max_length=256", "cola:task.max_length=48"])
+  ['task.num_seeds=3', 'task.max_length=256']
+  """
+  split = [re.match(r"(?:(\w+):)?(.*)", setting) for setting in settings]
+  return [match[2] for match in split if match[1] in (None, task)]
+
+
 def command(point: Point, out: str, init_from: str) -> list[str]:
   """The run of a point as a command line."""
   paper = f",{FLAGS.paper}" if FLAGS.paper else ""
-  extra = [f"--config.{setting}" for setting in FLAGS.set]
+  extra = [f"--config.{setting}" for setting in settings_of(point.task, FLAGS.set)]
   if point.rate:
     extra.append(f"--config.optimizer.learning_rate={point.rate}")
   if point.batch_size:
@@ -195,7 +206,8 @@ def define_flags() -> None:
   flags.DEFINE_string("devices", "", "GPUs, with commas, one run at a time on each; empty = one run on all.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")
-  flags.DEFINE_multi_string("set", [], "A key of every run: --set=task.num_seeds=3")
+  flags.DEFINE_multi_string("set", [], "A key of every run: --set=task.num_seeds=3; of one task's: "
+                            "--set=rte:task.max_length=256")
 
 
 if __name__ == "__main__":
