@@ -5,7 +5,6 @@ Every objective shares this loop; what differs between them is the pure function
 
 import contextlib
 import functools
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import optax
 from electra_jax import (
   checkpoints,
   distributed,
+  evaluation,
   finetune,
   flops,
   memory,
@@ -38,8 +38,6 @@ from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import electra_mlm
 from electra_jax.train_state import TrainState, abstract_state, count_parameters, init_state
-
-EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
@@ -89,9 +87,9 @@ def pretrain(given, workdir: str) -> dict[str, float]:
               f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
 
-  eval_step = jax.jit(functools.partial(evaluate_batch, objective=objective, rng=eval_rng))
+  eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=eval_rng))
   mlm_accuracy = electra_mlm.make_accuracy(transformer, config)
-  evaluate = functools.partial(run_evaluation, eval_step, config, data, mesh,
+  evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
@@ -130,7 +128,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
         if evaluates:
           with timer.paused("evaluation"):
-            log_evaluation(evaluate(state.params), step, writer, bar)
+            evaluation.log(evaluate(state.params), step, writer, bar)
             evaluated_step = step
         with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
@@ -152,7 +150,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
     with timer.paused("evaluation"):
       result = evaluate(state.params)
       if evaluated_step != config.train.num_steps:
-        log_evaluation(result, config.train.num_steps, writer, bar)
+        evaluation.log(result, config.train.num_steps, writer, bar)
     if start_step < config.train.num_steps:
       writer.write(config.train.num_steps, "time", timer.goodput())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
@@ -183,7 +181,7 @@ def open_data(config, workdir: str) -> Data:
   batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed, process_index=jax.process_index(),
                                     process_count=jax.process_count())
-  entropy = unigram_entropy(heldout, config.eval.max_examples, tokenizer)
+  entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
   return Data(tokenizer, train, heldout, batch_at, entropy, counts)
 
@@ -277,54 +275,6 @@ def keep_trainable(tree, trainable: str):
   pattern = re.compile(trainable)
   return jax.tree_util.tree_map_with_path(
     lambda path, leaf: leaf if pattern.fullmatch(sharding.path_name(path)) else jnp.zeros_like(leaf), tree)
-
-
-def evaluate_batch(params, batch, index, *, objective, rng):
-  """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
-  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
-  batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
-  _, pairs = objective.phases[-1].loss(params, batch, batch_rng, False, num_targets)
-  return pairs
-
-
-def run_evaluation(eval_step, config, data: Data, mesh, params, mlm_accuracy=None) -> dict[str, float]:
-  """Held-out metrics as global sums over every example, the last, partly filled batch included; {} without one."""
-  if not len(data.heldout):
-    return {}
-  batches_of = functools.partial(pipeline.eval_batches, data.heldout, config.data, data.tokenizer, seed=config.seed,
-                                 batch_size=config.eval.batch_size, process_index=jax.process_index(),
-                                 process_count=jax.process_count())
-  batches = enumerate(batches_of(max_examples=config.eval.max_examples))
-  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in batches]
-  values = metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
-  if mlm_accuracy:
-    batches = batches_of(max_examples=config.eval.electra_mlm_examples)
-    pairs = [mlm_accuracy(params, sharding.put_batch(batch, mesh)) for batch in batches]
-    values |= metrics.summarise(metrics.add_pairs(pairs))
-  return values
-
-
-def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:
-  """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
-  counts = np.zeros(tokenizer.vocab_size, np.int64)
-  num_examples = min(max_examples or len(examples), len(examples))
-  for start in range(0, num_examples, 4096):
-    ids, num_tokens, _ = examples.read(np.arange(start, min(start + 4096, num_examples)))
-    counts += np.bincount(ids[np.arange(ids.shape[1]) < num_tokens[:, None]], minlength=counts.size)
-  counts[list(tokenizer.special_ids)] = 0
-  share = counts[counts > 0] / counts.sum()
-  return float(-(share * np.log(share)).sum()) if len(share) else math.nan
-
-
-def log_evaluation(values: dict[str, float], step: int, writer, bar) -> None:
-  """Into the logs, and as one line on the console."""
-  if not values:
-    bar.message(f"held-out at step {step}: nothing is held out, so nothing is evaluated. In a new workdir, set "
-                "--config.data.heldout_share above 0 and take more than one paragraph of text.")
-    return
-  writer.write(step, "eval", values)
-  shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-  bar.message(f"held-out at step {step}: {shown}")
 
 
 def put_ahead(batches: Iterator[dict[str, np.ndarray]], mesh) -> Iterator[dict[str, jax.Array]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from electra_jax import config as config_lib
-from electra_jax import pretrain, sharding
+from electra_jax import evaluation, sharding
 from electra_jax.data import documents, shards, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.models.embeddings import position_vectors
@@ -97,7 +97,7 @@ def test_a_position_table_of_514_takes_512_tokens():
 
 
 def accuracy_of(flags, batch_size, mesh, folder):
-  """What `run_evaluation` reports for an objective that is right where an example's word is "a"."""
+  """What `evaluate` reports for an objective that is right where an example's word is "a"."""
   from configs import tiny
 
   given = tiny.get_config("tiny")
@@ -117,9 +117,9 @@ def accuracy_of(flags, batch_size, mesh, folder):
 
   data = types.SimpleNamespace(heldout=heldout, tokenizer=tokenizer, unigram_entropy=0.0)
   objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),), "encoder")
-  evaluate = jax.jit(functools.partial(pretrain.evaluate_batch, objective=objective, rng=jax.random.key(0)))
+  evaluate = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=jax.random.key(0)))
   with jax.set_mesh(mesh):
-    return pretrain.run_evaluation(evaluate, config, data, mesh, {})["mlm/accuracy"]
+    return evaluation.evaluate(evaluate, config, data, mesh, {})["mlm/accuracy"]
 
 
 @pytest.mark.parametrize(("flags", "batch_size", "accuracy"), [

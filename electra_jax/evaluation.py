@@ -1,0 +1,61 @@
+"""How good is a pre-training on text that it has not seen? Every held-out example, as sums over all devices."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from electra_jax import metrics, sharding
+from electra_jax.data import pipeline, shards
+
+EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
+
+
+def evaluate_batch(params, batch, index, *, objective, rng):
+  """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
+  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
+  batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
+  _, pairs = objective.phases[-1].loss(params, batch, batch_rng, False, num_targets)
+  return pairs
+
+
+def evaluate(eval_step, config, data, mesh, params, mlm_accuracy=None) -> dict[str, float]:
+  """Held-out metrics as global sums over every example, the last, partly filled batch included; {} without one."""
+  if not len(data.heldout):
+    return {}
+  batches_of = functools.partial(pipeline.eval_batches, data.heldout, config.data, data.tokenizer, seed=config.seed,
+                                 batch_size=config.eval.batch_size, process_index=jax.process_index(),
+                                 process_count=jax.process_count())
+  batches = enumerate(batches_of(max_examples=config.eval.max_examples))
+  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in batches]
+  values = metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+  if mlm_accuracy:
+    batches = batches_of(max_examples=config.eval.electra_mlm_examples)
+    pairs = [mlm_accuracy(params, sharding.put_batch(batch, mesh)) for batch in batches]
+    values |= metrics.summarise(metrics.add_pairs(pairs))
+  return values
+
+
+def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:
+  """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
+  counts = np.zeros(tokenizer.vocab_size, np.int64)
+  num_examples = min(max_examples or len(examples), len(examples))
+  for start in range(0, num_examples, 4096):
+    ids, num_tokens, _ = examples.read(np.arange(start, min(start + 4096, num_examples)))
+    counts += np.bincount(ids[np.arange(ids.shape[1]) < num_tokens[:, None]], minlength=counts.size)
+  counts[list(tokenizer.special_ids)] = 0
+  share = counts[counts > 0] / counts.sum()
+  return float(-(share * np.log(share)).sum()) if len(share) else math.nan
+
+
+def log(values: dict[str, float], step: int, writer, bar) -> None:
+  """Into the logs, and as one line on the console."""
+  if not values:
+    bar.message(f"held-out at step {step}: nothing is held out, so nothing is evaluated. In a new workdir, set "
+                "--config.data.heldout_share above 0 and take more than one paragraph of text.")
+    return
+  writer.write(step, "eval", values)
+  shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+  bar.message(f"held-out at step {step}: {shown}")
