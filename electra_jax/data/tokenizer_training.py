@@ -18,6 +18,9 @@ from electra_jax.errors import UserError
 
 # Constant, because each thread sums its own share of the expected counts and float sums depend on the split.
 SENTENCEPIECE_THREADS = 2
+# Log probabilities are multiples of this, so that sums down to -65,536 (thousands of pieces) are exact in float32:
+# whoever adds them finds the same ties between ways to cut a word. It moves a piece's probability by 0.2 % at most.
+SCORE_UNIT = 2.0 ** -8
 
 
 def train_sentencepiece_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
@@ -48,7 +51,17 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
     raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
                     allowed="261 entries (5 special tokens, 256 bytes) and one per character; enough text",
                     fix="raise --config.data.tokenizer.vocab_size, or give more text") from error
-  return {"sentencepiece.model": model.getvalue()}
+  return {"sentencepiece.model": _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()}
+
+
+def _with_exact_sums(model: bytes) -> bytes:
+  """The model with its scores rounded to SCORE_UNIT."""
+  from sentencepiece import sentencepiece_model_pb2 as protos
+
+  proto = protos.ModelProto.FromString(model)
+  for piece in proto.pieces:
+    piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
+  return proto.SerializeToString()
 
 
 def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:

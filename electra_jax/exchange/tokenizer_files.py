@@ -7,23 +7,17 @@ tokenizers take it for plain text. `AutoTokenizer.from_pretrained(..., split_spe
 import json
 import os
 
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, processors
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, Tokenizer, WordPiece
-from electra_jax.errors import UserError
-
-SPACE = "▁"  # SentencePiece's
-# Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
-# ones. Far lower ones would move the score of unknown characters, which is the minimum minus 10.
-UNREACHABLE = -100.0
+from electra_jax.data.tokenizer_kinds import ByteBPE, Tokenizer, WordPiece
+from electra_jax.exchange import sentencepiece_files
 
 
 def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
   """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
 
-  SentencePiece's ids agree but for two rarities: equal pieces of one word may change places where their scores tie, and
-  a combining mark is lost behind a character that normalisation replaces (a circled digit, a ligature).
+  Ids are the same for any text; of SentencePiece see `sentencepiece_files.make_library`.
 
   Args:
     max_tokens: longest input, special tokens included.
@@ -95,40 +89,8 @@ def _byte_bpe(tokenizer: ByteBPE) -> Library:
   return library
 
 
-def _sentence_piece(tokenizer: SentencePiece) -> Library:
-  """The unigram model with its own normaliser, in the order in which SentencePiece works."""
-  try:
-    from sentencepiece import sentencepiece_model_pb2 as protos  # its only part that needs protobuf
-  except ImportError as error:
-    raise UserError("Writing tokenizer.json of a SentencePiece model needs protobuf", got=error,
-                    allowed="protobuf 4 or newer", fix="pip install protobuf") from error
-  proto = protos.ModelProto.FromString(tokenizer.files["sentencepiece.model"])
-  if proto.trainer_spec.model_type != protos.TrainerSpec.UNIGRAM:
-    raise UserError("tokenizer.json cannot hold this SentencePiece model", got="a model of another type than unigram",
-                    allowed="unigram models, WordPiece, byte-level BPE",
-                    fix="let the reader load sentencepiece.model itself")
-  kinds = protos.ModelProto.SentencePiece
-  reachable = (kinds.NORMAL, kinds.USER_DEFINED)
-  vocab = [(piece.piece, piece.score if piece.type in reachable else UNREACHABLE) for piece in proto.pieces]
-  library = Library(models.Unigram(vocab, tokenizer.unk_id, proto.trainer_spec.byte_fallback))
-  spec, steps = proto.normalizer_spec, []
-  if tokenizer.lowercase and tokenizer._lower_here:
-    steps.append(normalizers.Lowercase())
-  if spec.precompiled_charsmap:
-    # The library replaces whole graphemes by what their first character becomes, so accents must be part of that.
-    steps += [normalizers.NFC(), normalizers.Precompiled(spec.precompiled_charsmap)]
-  if spec.remove_extra_whitespaces:
-    # A space in front stays: it is the one that Metaspace would add, or the one behind a mask.
-    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
-  library.normalizer = normalizers.Sequence(steps)
-  spaces = {"replacement": SPACE, "prepend_scheme": "first" if spec.add_dummy_prefix else "never", "split": False}
-  library.pre_tokenizer = pre_tokenizers.Metaspace(**spaces)
-  library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Metaspace(**spaces)])
-  return library
-
-
-BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe, "sentencepiece": _sentence_piece,
-            "sentencepiece_bpe": _sentence_piece}
+BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe,
+            **dict.fromkeys(("sentencepiece", "sentencepiece_bpe"), sentencepiece_files.make_library)}
 
 
 def _dump(folder: str, name: str, content: dict) -> None:
