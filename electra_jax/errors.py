@@ -17,12 +17,23 @@ class UserError(ValueError):
     fix:     set --config.data.format=FULL-SENTENCES
   """
 
+  STATUS = 2  # of the process that ends with it
+
   def __init__(self, what: str, *, got: object, allowed: str, fix: str):
     self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
     super().__init__(f"{what.rstrip('.')}.\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
 
   def __reduce__(self):  # worker processes send it to their parent
     return functools.partial(type(self), got=self.got, allowed=self.allowed, fix=self.fix), (self.what,)
+
+
+class NoAnswerError(UserError):
+  """Another process of the run, or what reads its data, does not answer any more; the same command goes on.
+
+  A status of its own tells a scheduler that the cause may lie in the machine, and that a new start may help.
+  """
+
+  STATUS = 69  # EX_UNAVAILABLE of sysexits.h
 
 
 class Interrupted(Exception):

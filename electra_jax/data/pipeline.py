@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from electra_jax import config
+from electra_jax.data import deadline, order
 from electra_jax.data import masking as masking_lib
-from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
 from electra_jax.errors import UserError
 
@@ -174,11 +174,13 @@ def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examp
 
   Raises:
     UserError: the batch does not divide between the processes.
+    NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
   """
   rows = local_rows(batch_size, process_index, process_count)
   total = min(len(examples), max_examples) if max_examples else len(examples)
-  return (_eval_batch(examples, np.arange(start, start + batch_size)[rows], total, config_data.masking, tokenizer, seed)
+  made = (_eval_batch(examples, np.arange(start, start + batch_size)[rows], total, config_data.masking, tokenizer, seed)
           for start in range(0, total, batch_size))
+  return deadline.in_time(made, "held-out batches")
 
 
 def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch:
@@ -219,8 +221,9 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
+    NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
   """
-  return READERS[reader](batch_at, start_step, num_steps, prefetch_batches)
+  return deadline.in_time(READERS[reader](batch_at, start_step, num_steps, prefetch_batches), "training batches")
 
 
 def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):

@@ -1,0 +1,66 @@
+"""Is a reader that never returns noticed in time, and named? And is everything else as without the watch?"""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from electra_jax.data import deadline, pipeline
+from electra_jax.errors import NoAnswerError
+
+
+def test_batches_pass_unchanged_and_a_slow_one_is_no_fault():
+  def slow():
+    for number in range(4):
+      time.sleep(0.05)
+      yield number
+
+  assert list(deadline.in_time(slow(), "batches", 1.0)) == [0, 1, 2, 3]
+  assert list(deadline.in_time(iter([]), "batches", 1.0)) == []
+
+
+def test_closing_ends_the_thread_and_what_it_runs():
+  ended = []
+
+  def endless():
+    try:
+      while True:
+        yield 1
+    finally:
+      ended.append(True)
+
+  batches = deadline.in_time(endless(), "batches", 1.0)
+  assert next(batches) == 1
+  batches.close()
+  assert ended and not [thread for thread in threading.enumerate() if thread.name == "reader"]
+
+
+@pytest.mark.parametrize("reader", ["tf", "threads"])
+def test_a_hung_worker_is_noticed_in_time_and_named(reader, monkeypatch):
+  """One of several worker threads waits for a disk that does not answer; the batches before it are used."""
+  if reader == "tf":
+    pipeline._import_tensorflow()  # seconds, which are not timed here
+  monkeypatch.setattr(deadline, "LONGEST_SECONDS", 2)
+  answers = []
+
+  def batch_at(step):
+    if step == 3:
+      wait_for_the_disk(answers)
+    return {"step": np.full(1, step)}
+
+  batches = pipeline.train_batches(batch_at, 0, 10, reader, prefetch_batches=2)
+  try:
+    assert [int(next(batches)["step"][0]) for _ in range(3)] == [0, 1, 2]
+    started = time.monotonic()
+    with pytest.raises(NoAnswerError, match=r"training batches does not answer\.\n.*nothing for 2 s, after 3 batches;\n"
+                       r".*thread .* stands in .*test_deadline.py:\d+, wait_for_the_disk: time.sleep"):
+      next(batches)
+    assert 2 <= time.monotonic() - started < 8
+  finally:
+    answers.append("at last")
+
+
+def wait_for_the_disk(answers):
+  while not answers:
+    time.sleep(0.01)
