@@ -19,7 +19,13 @@ def draw_curves(runs: Sequence[dict], metric: str, title: str, out: str) -> None
     raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
                     allowed="an installed matplotlib", fix="pip install matplotlib") from error
   figure = Figure(figsize=(6.5, 4.0), layout="constrained")
-  axes = figure.add_subplot()
+  draw(figure.add_subplot(), runs, metric, title)
+  figure.savefig(f"{out}.partial", format="png", dpi=120)
+  os.replace(f"{out}.partial", out)
+
+
+def draw(axes, runs: Sequence[dict], metric: str, title: str) -> None:
+  """The curves on matplotlib's axes."""
   values: dict[int, list[float]] = {}
   for run in runs:
     steps, scores = [p["step"] for p in run["curve"]], [p[metric] for p in run["curve"]]
@@ -31,6 +37,4 @@ def draw_curves(runs: Sequence[dict], metric: str, title: str, out: str) -> None
             marker="o", label="median of the seeds")
   axes.set(title=title, xlabel="updates", ylabel=f"{metric} on dev")
   axes.grid(alpha=0.3)
-  axes.legend()
-  figure.savefig(f"{out}.partial", format="png", dpi=120)
-  os.replace(f"{out}.partial", out)
+  axes.legend(frameon=False)

@@ -7,7 +7,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from electra_jax import metrics
 from electra_jax.errors import UserError
@@ -51,23 +51,37 @@ def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> 
     UserError: a workdir has no metrics, none of them can be drawn, or `out` cannot be written.
   """
   runs = {_label(workdir, workdirs): metrics.read_rows(workdir) for workdir in workdirs}
-  panels = [panel for panel in PANELS
-            if any(_curve(rows, *curve[:2])[0] for rows in runs.values() for curve in panel[2])]
+  panels = panels_of(runs)
   if not panels:
     raise UserError("The runs have no curve to draw", got=", ".join(workdirs), fix="wait for the run's first log line",
                     allowed="rows with one of " + ", ".join(curve[1] for panel in PANELS for curve in panel[2]))
+  columns = min(2, len(panels))
+  lines = math.ceil(len(panels) / columns)
+  figure = new_figure(6.5 * columns, 4.0 * lines)
+  for index, panel in enumerate(panels):
+    draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
+  _save(figure, out)
+  return out
+
+
+def new_figure(width: float, height: float):
+  """An empty matplotlib Figure, in inches.
+
+  Raises:
+    UserError: matplotlib is not installed.
+  """
   try:
     from matplotlib.figure import Figure  # without pyplot: no window, no global state
   except ImportError as error:
     raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
                     allowed="an installed matplotlib", fix="pip install matplotlib") from error
-  columns = min(2, len(panels))
-  lines = math.ceil(len(panels) / columns)
-  figure = Figure(figsize=(6.5 * columns, 4.0 * lines), layout="constrained")
-  for index, panel in enumerate(panels):
-    _draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
-  _save(figure, out)
-  return out
+  return Figure(figsize=(width, height), layout="constrained")
+
+
+def panels_of(runs: Mapping[str, list[dict]]) -> list:
+  """The rows of PANELS that have a value in one of the runs ({label: rows of its metrics})."""
+  return [panel for panel in PANELS
+          if any(_curve(rows, *curve[:2])[0] for rows in runs.values() for curve in panel[2])]
 
 
 def _label(workdir: str, workdirs: Sequence[str]) -> str:
@@ -85,7 +99,7 @@ def _curve(rows: list[dict], split: str | None, name: str) -> tuple[list[int], l
   return [step for step, _ in points], [value for _, value in points]
 
 
-def _draw(axes, panel, runs: dict[str, list[dict]], log_steps: bool) -> None:
+def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -> None:
   """One panel: with one run a colour per curve, with several a colour per run and a line style per curve."""
   title, unit, curves = panel
   for run_index, (run, rows) in enumerate(runs.items()):

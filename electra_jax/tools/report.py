@@ -1,0 +1,344 @@
+"""What is there to know about a run? One HTML page without any other file: results, curves, samples, cost, recipe."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from electra_jax import checkpoints, flops, metrics
+from electra_jax import config as config_lib
+from electra_jax import main as main_lib
+from electra_jax import workdir as workdir_lib
+from electra_jax.errors import UserError
+from electra_jax.tasks import glue, pictures, race, results, scoring, squad
+from electra_jax.tasks.tables import percent
+from electra_jax.tools import flops_report, plot_run, report_page, report_recipe, report_samples, summary
+from electra_jax.tools.report_page import escape, paragraph, table
+
+FLAGS = flags.FLAGS
+
+USAGE = """Writes what is known about a run as one HTML page, to read in a browser or to send to somebody.
+
+  A pre-training:           python -m electra_jax.tools.report runs/tiny
+  A fine-tuning:            python -m electra_jax.tools.report runs/mrpc --out=mrpc.html
+  In a second, no samples:  python -m electra_jax.tools.report runs/tiny --samples=0
+
+The page holds the last evaluation, curves, GLUE scores beside the papers', what the model says about held-out texts,
+the recipe and where the run departs from it, devices, where the time went, floating-point operations in both
+conventions, and every key. It needs no other file and no network, follows the reader's light or dark setting, and can
+be printed. The run may still be going on: the page then says how far it is. It is written to WORKDIR/report.html unless
+--out says otherwise."""
+
+UNITS = ((86400, "days"), (3600, "h"), (60, "min"), (0, "s"))
+
+
+class Facts(NamedTuple):
+  """What lies in the workdir."""
+
+  workdir: str
+  record: Mapping[str, Any]  # config.json
+  config: Any  # its resolved part
+  rows: list[dict]  # metrics.jsonl; [] before the first
+  starts: list[dict]  # starts.jsonl
+  seeds: list[dict]  # results of finished seeds, of a fine-tuning
+
+  @property
+  def is_fine_tuning(self) -> bool:
+    """Whether several seeds were fine-tuned here, and nothing pre-trained."""
+    return self.config.mode == "finetune"
+
+
+def read(workdir: str) -> Facts:
+  """Everything but the parameters.
+
+  Raises:
+    UserError: there is no run.
+  """
+  config = config_lib.load(workdir)
+  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
+    record = json.load(file)
+  try:
+    rows = metrics.read_rows(workdir)
+  except UserError:
+    rows = []
+  return Facts(workdir, record, config, rows, workdir_lib.read_starts(workdir), results.load(workdir))
+
+
+def page(facts: Facts, num_samples: int) -> str:
+  """The whole page; a part that cannot be had says why."""
+  body = head(facts)
+  for title, make in SECTIONS.items():
+    try:
+      content = make(facts, num_samples)
+    except UserError as error:
+      content = paragraph(f"{error.what}: {error.got}", dim=True)
+    body += report_page.section(title, content)
+  return report_page.document(os.path.basename(os.path.abspath(facts.workdir)), body)
+
+
+# ---- the sections: (facts, number of samples) -> HTML, "" to be left out ----
+
+
+def head(facts: Facts) -> str:
+  """Name, state, and the numbers that one asks for first."""
+  config = facts.config
+  kind = (f"fine-tuning on {config.task.name}" if facts.is_fine_tuning else
+          f"pre-training, objective {config.objective.name}")
+  name = os.path.basename(os.path.abspath(facts.workdir))
+  done, wanted, unit = progress_of(facts)
+  finished = done >= wanted
+  badge = f'<span class="badge{"" if finished else " open"}">{"finished" if finished else "not finished"}</span>'
+  line = f"{kind} · {done:,} of {wanted:,} {unit}"
+  return (f"<header><h1>{escape(name)}</h1><p>{escape(line)} {badge}</p></header>\n"
+          + report_page.tiles([tile for tile in tiles(facts) if tile[1]]))
+
+
+def progress_of(facts: Facts) -> tuple[int, int, str]:
+  """(done, wanted, of what)."""
+  config = facts.config
+  if facts.is_fine_tuning:
+    return len(facts.seeds), config.task.num_seeds, "seeds"
+  done = max([row["step"] for row in facts.rows] + checkpoints.saved_steps(facts.workdir) + [0])
+  return done, config.train.num_steps, "steps"
+
+
+def tiles(facts: Facts) -> list[tuple[str, str]]:
+  """(what, value); an empty value is left out."""
+  config = facts.config
+  parameters = flops_report.config_row("", config, mfu=1.0, devices=1)["parameters"]
+  found = [("parameters of the encoder", f"{parameters / 1e6:,.1f} M")]
+  if facts.is_fine_tuning:
+    for name, row in _summary(facts).items():
+      found.append((f"{name}, median of {row['num_runs']} seeds", f"{percent(row['median'])} %"))
+    return found
+  last = next((row for row in reversed(facts.rows) if row["split"] == "eval"), {})
+  speed = sorted(row["train/tokens_per_second"] for row in facts.rows if "train/tokens_per_second" in row)
+  mfu = sorted(row["train/mfu"] for row in facts.rows if "train/mfu" in row)
+  seconds = time_spent(facts)
+  return [*found,
+          ("held-out MLM loss, nats", f"{last['mlm/loss']:.3f}" if "mlm/loss" in last else ""),
+          ("held-out RTD AUC", f"{last['rtd/auc']:.3f}" if "rtd/auc" in last else ""),
+          ("tokens per second, median", f"{speed[len(speed) // 2]:,.0f}" if speed else ""),
+          ("MFU, median", f"{100 * mfu[len(mfu) // 2]:.1f} %" if mfu else ""),
+          ("goodput", f"{100 * seconds['steps'] / sum(seconds.values()):.1f} %" if seconds else "")]
+
+
+def results_of(facts: Facts, num_samples: int) -> str:
+  """The last evaluation beside what knowing nothing gives, or the scores of the seeds beside the papers'."""
+  del num_samples
+  if not facts.is_fine_tuning:
+    return table(("held-out text", "", "beside"), [line for line in summary.rows_of(facts.workdir)
+                                                   if line[0] not in ("checkpoint", "curves")])
+  task, rows = facts.config.task.name, []
+  if not facts.seeds:
+    return paragraph("No seed is finished yet.", dim=True)
+  for name, row in _summary(facts).items():
+    rows.append((name, *(percent(row[key]) for key in ("median", "min", "max", "sd")), row["num_runs"],
+                 row["num_failed"]))
+  shown = table(("dev, percent", "median", "min", "max", "SD", "runs", "failed"), rows)
+  metric = facts.seeds[0]["metric"]
+  shown += table(("seed", f"{metric}, percent"), [(run["seed"], percent(run["scores"][metric])) for run in facts.seeds])
+  papers = [(model, scores[task]) for paper in (glue.PAPER, squad.PAPER, race.PAPER)
+            for model, scores in paper.items() if task in scores]
+  return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")
+
+
+def curves(facts: Facts, num_samples: int) -> str:
+  """Loss, quality and speed over the steps; of a fine-tuning each seed's dev scores."""
+  del num_samples
+  if facts.is_fine_tuning:
+    runs = facts.seeds or _unfinished_seeds(facts)
+    if not runs:
+      return paragraph("No dev score yet.", dim=True)
+    metric = facts.seeds[0]["metric"] if facts.seeds else facts.config.task.metric or next(
+      name for name in runs[0]["curve"][0] if name != "step")
+    title = f"{facts.config.task.name}, {len(runs)} seeds"
+    return report_page.curves([lambda axes: pictures.draw(axes, runs, metric, title)])
+  runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
+  panels = plot_run.panels_of(runs)
+  if not panels:
+    return paragraph("No row of metrics yet (train.log_every_steps).", dim=True)
+  return report_page.curves([lambda axes, panel=panel: plot_run.draw(axes, panel, runs) for panel in panels])
+
+
+def glue_scores(facts: Facts, num_samples: int) -> str:
+  """The dev scores of fine-tunings during the pre-training (eval.finetune_tasks), beside the papers'."""
+  del num_samples
+  rows = [row for row in facts.rows if row["split"] == "finetune"]
+  names = list(dict.fromkeys(key.split("/")[0] for row in rows for key in row if "/" in key))
+  if facts.is_fine_tuning or not names:
+    return ""
+  metric = {name: next(key for row in rows for key in row if key.startswith(f"{name}/")) for name in names}
+  lines = [(f"step {row['step']:,}", *(percent(row.get(metric[name], math.nan)) for name in names)) for row in rows]
+  lines += [(model, *(scores.get(name, "-") for name in names)) for model, scores in glue.PAPER.items()
+            if any(name in scores for name in names)]
+  headings = [f"{name}: {metric[name].split('/', 1)[1]}" for name in names]
+  return table(("", *headings), lines, "Dev, percent: medians over the seeds. Below: the papers' models.")
+
+
+def samples(facts: Facts, num_samples: int) -> str:
+  """What the newest parameters say."""
+  if not num_samples:
+    return ""
+  if facts.is_fine_tuning:
+    return report_samples.of_fine_tuning(facts.workdir, facts.config, num_samples)
+  return report_samples.of_pretraining(facts.workdir, facts.config, num_samples)
+
+
+def recipe(facts: Facts, num_samples: int) -> str:
+  """The recipe that the run follows and where it departs from it."""
+  del num_samples
+  match = report_recipe.find(facts.record["given"])
+  corpus = "" if facts.is_fine_tuning else f"Text: {facts.config.data.path or 'packed shards'}."
+  if match is None:
+    return paragraph(f"No recipe has this size and objective, so there is no paper's row to compare with. {corpus}")
+  shown = f"<p><code>{escape(match.name)}</code>: {escape(match.about)}</p>\n" + paragraph(corpus)
+  if not match.differences:
+    return shown + paragraph("Every key of the experiment is the recipe's.")
+  return shown + table(("departs from the recipe in", "recipe", "this run"),
+                       [(key, _value(there), _value(here)) for key, there, here in match.differences])
+
+
+def hardware(facts: Facts, num_samples: int) -> str:
+  """The devices of each start, and where the time went."""
+  del num_samples
+  lines = [(start["time"].replace("+00:00", " UTC").replace("T", " "), f"{start['step']:,}",
+            f"{start['num_devices']} × {start['device_kind']}"
+            + (f", {start['device_memory_bytes'] / 2**30:.0f} GiB each" if start["device_memory_bytes"] else ""),
+            start["num_processes"], start["cpu_cores"],
+            ", ".join(f"{axis}={size}" for axis, size in start["mesh"].items() if size > 1) or "one device")
+           for start in facts.starts]
+  headings = ("started", "from step", "devices", "processes", "CPU cores of a host", "mesh")
+  shown = table(headings, lines) if lines else paragraph("The workdir does not say on which devices it was made.")
+  if seconds := time_spent(facts):
+    total = sum(seconds.values())
+    shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {duration(total)} were steps</h3>"
+              + report_page.shares(seconds, duration))
+  elif not facts.is_fine_tuning:
+    shown += paragraph("Where the time went is written when a run ends or is asked to stop.", dim=True)
+  return shown
+
+
+def operations(facts: Facts, num_samples: int) -> str:
+  """Floating-point operations in both conventions, and the hours that they take on known hardware."""
+  del num_samples
+  config = facts.config
+  if facts.is_fine_tuning:
+    terms = flops.model_flops(config).terms
+    encoder = sum(value for name, value in terms.items() if flops_report.component(name) != "heads")
+    total = encoder * config.train.num_steps * config.task.num_seeds
+    return table(("", ""), [
+      ("an update of one seed, at most", f"{encoder:.2e}"), ("updates of a seed", f"{config.train.num_steps:,}"),
+      (f"all {config.task.num_seeds} seeds, at most", f"{total:.2e}")],
+      "Matrix products of the encoder, 3 x forward, every text of task.max_length tokens.")
+  row = flops_report.config_row("", config, mfu=0.4, devices=1)
+  share = progress_of(facts)[0] / max(1, config.train.num_steps)
+  lines = [(name, count["convention"], f"{count['per_step']:.2e}", f"{count['train_flops'] * share:.2e}",
+            f"{count['train_flops']:.2e}") for name, count in row["conventions"].items()]
+  shown = table(("count", "convention", "a step", "until now", "the whole run"), lines)
+  peak = facts.starts and flops.hardware_peak(facts.starts[-1]["device_kind"])
+  if peak:
+    devices = facts.starts[-1]["num_devices"]
+    shown += paragraph(f"The peak of {devices} × {facts.starts[-1]['device_kind']} is {devices * peak:.2e} FLOP/s.")
+  hours = table(("one device, the whole run", "hours at an MFU of 40 %"),
+                [(chip, f"{hours:,.1f}") for chip, hours in row["hours"].items()])
+  return shown + report_page.folded("The same run on other hardware", hours)
+
+
+def every_key(facts: Facts, num_samples: int) -> str:
+  """The resolved config, and the packages."""
+  del num_samples
+  found = report_recipe.flat(facts.record["resolved"])
+  keys = table(("key", "value"), [(key, _value(value)) for key, value in found.items()])
+  versions = {**facts.record["versions"], "commit": facts.record["commit"]}
+  return (report_page.folded(f"All {len(found)} keys, as resolved", keys)
+          + report_page.folded("Packages and commit", table(("package", "version"), list(versions.items()))))
+
+
+SECTIONS: dict[str, Callable[[Facts, int], str]] = {
+  "Results": results_of, "Curves": curves, "GLUE": glue_scores, "Samples": samples, "Recipe": recipe,
+  "Hardware and time": hardware, "Floating-point operations": operations, "Configuration": every_key}
+
+
+def _summary(facts: Facts) -> dict[str, dict[str, float]]:
+  names = facts.seeds[0]["scores"] if facts.seeds else ()
+  return {name: scoring.summarise([run["scores"][name] for run in facts.seeds]) for name in names}
+
+
+def _unfinished_seeds(facts: Facts) -> list[dict]:
+  """The curves of seeds that still train."""
+  folder = os.path.join(facts.workdir, "groups")
+  found = []
+  for group in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+    points = results.read_curve(os.path.join(folder, group), last_step=2**62)
+    found += [{"curve": [{"step": point["step"], **point["scores"][number]} for point in points]}
+              for number in range(len(points[0]["scores"]) if points else 0)]
+  return found
+
+
+def time_spent(facts: Facts) -> dict[str, float]:
+  """Seconds by purpose, of all starts that ended in order; {} if none has."""
+  spent: dict[str, float] = {}
+  for row in facts.rows:
+    for key, value in row.items():
+      if row["split"] == "time" and key.endswith("_seconds"):
+        name = key.removeprefix("time/").removesuffix("_seconds").replace("_", " ")
+        spent[name] = spent.get(name, 0.0) + value
+  return spent if sum(spent.values()) > 0 else {}
+
+
+def duration(seconds: float) -> str:
+  """Seconds in the unit that one would say.
+
+  >>> duration(12.3), duration(200), duration(9000), duration(200000)
+  ('12 s', '3.3 min', '2.5 h', '2.3 days')
+  """
+  size, unit = next(row for row in UNITS if seconds >= row[0])
+  return f"{seconds / size:.1f} {unit}" if size else f"{seconds:.0f} {unit}"
+
+
+def _value(value: object) -> str:
+  if isinstance(value, int) and not isinstance(value, bool):
+    return f"{value:,}"
+  return '""' if value == "" else str(value)
+
+
+def write(workdir: str, out: str, num_samples: int) -> str:
+  """Writes the page, whole or not at all, and returns its path.
+
+  Raises:
+    UserError: there is no run, or the file cannot be written.
+  """
+  text = page(read(workdir), num_samples)
+  partial = f"{out}.partial-{os.getpid()}"
+  try:
+    with open(partial, "w", encoding="utf-8") as file:
+      file.write(text)
+    os.replace(partial, out)
+  except OSError as error:
+    raise UserError("The report cannot be written", got=f"{out}: {error.strerror or error}",
+                    allowed="a file in a folder that you may write to", fix="choose another --out") from error
+  return out
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) != 2:
+    raise UserError("A report is about one run", got=" ".join(argv[1:]) or "no workdir", allowed="one workdir",
+                    fix="python -m electra_jax.tools.report runs/tiny")
+  print(write(argv[1], FLAGS.out or os.path.join(argv[1], "report.html"), FLAGS.samples))
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("out", "", "The page; by default WORKDIR/report.html.")
+  flags.DEFINE_integer("samples", 6, "Texts that the model says something about; 0: none, which is quicker.",
+                       lower_bound=0)
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE, takes_arguments=True)
