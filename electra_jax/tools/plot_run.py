@@ -122,7 +122,18 @@ def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -
     axes.yaxis.set_major_formatter("{x:,.0f}")
   axes.grid(alpha=0.3)
   axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(fontsize="small", frameon=False)
+  axes.legend(handles=_key(axes, curves, runs) if len(runs) > 1 else None, fontsize="small", frameon=False)
+
+
+def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
+  """What the colours mean, then what the lines mean: runs + curves entries rather than runs x curves."""
+  from matplotlib.lines import Line2D
+  drawn = {line.get_label() for line in axes.lines}
+  entries = [Line2D([], [], color=COLOURS[number % len(COLOURS)], label=run) for number, run in enumerate(runs)
+             if any(f"{run}: {curve[2]}" in drawn for curve in curves)]
+  kinds = [(label, line) for _, _, label, line in curves if any(f"{run}: {label}" in drawn for run in runs)]
+  return entries + [Line2D([], [], color="#777777", marker=line.rstrip("-"), linestyle=line.lstrip("os"), markersize=4,
+                           linewidth=1.2, label=label) for label, line in kinds if len(kinds) > 1]
 
 
 def _save(figure, out: str) -> None:

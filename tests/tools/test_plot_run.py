@@ -61,6 +61,16 @@ def test_runs_overlaid_and_panels_without_data_left_out(tmp_path, monkeypatch):
   assert list(panels(monkeypatch, names, tmp_path / "c.png").values()) == [{"one: training": 1, "two: training": 1}]
 
 
+def test_with_several_runs_the_key_names_runs_by_colour_and_curves_by_line(tmp_path, monkeypatch):
+  keys = {}
+  monkeypatch.setattr(plot_run, "_save", lambda figure, path: keys.update(
+    {axes.get_title(): [text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes}))
+  plot_run.plot_runs([write_run(tmp_path / "one", electra_rows()), write_run(tmp_path / "two", mlm_rows())], "c.png")
+  assert keys["Masked language model: loss"] == ["one", "two", "training", "held-out",
+                                                 "unigram entropy of held-out tokens"]
+  assert keys["Speed"] == ["one"]
+
+
 @pytest.mark.parametrize("content,message", [(None, "No such file"), ("", "no row"), ("not json\n", "no row"),
                                              ('{"step": 1, "split": "train", "x/y": 1.0}\n', "no curve")])
 def test_nothing_to_draw(tmp_path, capsys, content, message):
