@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
-from electra_jax.models.transformer import MASK_BIAS
+from electra_jax.models.attention import MASK_BIAS
 from electra_jax.objectives import electra_mlm, generators
 from electra_jax.objectives.networks import Network
 from electra_jax.runs import Run

@@ -4,6 +4,7 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -80,6 +81,33 @@ def constrain(x: Array, *logical_axes: str | None) -> Array:
   if jax.sharding.get_abstract_mesh().empty:
     return x
   return jax.lax.with_sharding_constraint(x, partition_spec(*logical_axes))
+
+
+def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *, features: str | None = None):
+  """Runs a kernel, which the compiler cannot split, on each device's rows of [batch, length, features].
+
+  Args:
+    call: (first row, *arrays, *others) -> (*arrays of the same rows, a sum over the rows); the first row is this
+      device's place among all batch x length.
+    arrays: split over the batch, and over `features` where it is a logical axis of RULES.
+    others: the same everywhere.
+    features: logical axis of the arrays' last dimension, and of the sum's.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return call(jnp.zeros((), jnp.uint32), *arrays, *others)
+  rows, axes = partition_spec("batch", None, features), RULES["batch"]
+
+  def local(*arguments):
+    num_rows = arguments[0].shape[0] * arguments[0].shape[1]
+    first_row = jax.lax.axis_index(axes).astype(jnp.uint32) * np.uint32(num_rows)
+    *out, total = call(first_row, *arguments)
+    return *out, jax.lax.psum(total, axes)
+
+  num_outputs = len(jax.eval_shape(lambda *arguments: call(jnp.zeros((), jnp.uint32), *arguments), *arrays, *others))
+  specs = (rows,) * (num_outputs - 1) + (partition_spec(features) if features else PartitionSpec(),)
+  return jax.shard_map(local, in_specs=(rows,) * len(arrays) + (PartitionSpec(),) * len(others), out_specs=specs,
+                       check_vma=False)(*arrays, *others)
 
 
 def path_name(path: tuple) -> str:

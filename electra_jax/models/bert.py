@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from ml_collections import FrozenConfigDict
 
-from electra_jax.models import heads
+from electra_jax.models import heads, remat
 from electra_jax.models.embeddings import Embeddings
 from electra_jax.models.transformer import Layer, TransformerConfig
 
@@ -26,7 +26,7 @@ HEADS = {
 
 
 def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, dtype: str,
-                            remat: bool = False) -> TransformerConfig:
+                            remat: str = "none") -> TransformerConfig:
   """The `model` branch of a resolved config as the encoder's own description."""
   keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
           "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
@@ -46,7 +46,7 @@ class Bert(nn.Module):
     self.embeddings = Embeddings(c)
     if c.embedding_size != c.hidden_size:  # ELECTRA footnote 3
       self.embeddings_project = c.dense(c.hidden_size)
-    layer = nn.remat(Layer, static_argnums=(3,)) if c.remat else Layer
+    layer = remat.wrap(Layer, c.remat, static_argnums=(3,))
     self.layers = [layer(c, name=f"layer_{i:02d}") for i in range(c.num_hidden_layers)]
     for name in self.head_names:
       setattr(self, name, HEADS[name](c))

@@ -1,7 +1,6 @@
 """How do ids become vectors? Token + position + segment tables, layer norm, dropout (BERT; RoBERTa's offset)."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -45,6 +44,18 @@ def position_vectors(table: Float[Array, "positions embed"], attention_mask: Boo
   return vectors if offset == 0 else jnp.where(attention_mask[..., None], vectors, table[offset - 1])
 
 
+def segment_vectors(table: Float[Array, "types embed"],
+                    token_type_ids: Int[Array, "batch length"]) -> Float[Array, "#batch #length embed"]:
+  """Rows of a short table, chosen by comparing: its gradient is a sum over each segment instead of a scatter.
+
+  A model with a single segment row (RoBERTa) reads it for both segments.
+  """
+  vectors = table[0][None, None]
+  for row in range(1, table.shape[0]):
+    vectors = jnp.where((token_type_ids == row)[..., None], table[row], vectors)
+  return vectors
+
+
 class Embeddings(nn.Module):
   """Sum of the three tables, normalised. The token table may be another network's (ELECTRA section 3.2)."""
 
@@ -63,7 +74,5 @@ class Embeddings(nn.Module):
                train: bool) -> Float[Array, "batch length embed"]:
     c = self.config
     x = lookup(token_table, ids) + position_vectors(self.position(), attention_mask, c.position_offset)
-    # A model with a single segment row (RoBERTa) reads it for both segments.
-    segments = jnp.minimum(token_type_ids, c.type_vocab_size - 1)
-    x = x + jax.nn.one_hot(segments, c.type_vocab_size, dtype=x.dtype) @ self.token_type()  # [batch, length, embed]
+    x = x + segment_vectors(self.token_type(), token_type_ids)  # [batch, length, embed]
     return self.dropout(self.layer_norm(x.astype(c.dtype)), train)

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from electra_jax.models.transformer import MASK_BIAS, Dropout, TransformerConfig
+from electra_jax.models import fused
+from electra_jax.models.attention import MASK_BIAS
+from electra_jax.models.transformer import Dropout, TransformerConfig
 
 
 def select_positions(x: Float[Array, "batch length hidden"],
@@ -24,11 +26,14 @@ class MaskedLMHead(nn.Module):
   def __call__(self, x: Float[Array, "batch predictions hidden"],
                token_table: Float[Array, "vocab embed"]) -> Float[Array, "batch predictions vocab"]:
     c = self.config
-    x = c.layer_norm("layer_norm")(c.activation(c.dense(c.embedding_size, name="dense")(x)))
+    x = c.layer_norm("layer_norm")(c.dense_gelu(c.embedding_size, "dense", x))
     bias = self.param("output_bias", nn.initializers.zeros, (c.vocab_size,))
-    logits = jnp.einsum("bpe,ve->bpv", x, token_table.astype(c.dtype), preferred_element_type=jnp.float32)
+    # In bfloat16 the logits are the largest array of the step; their consumers compute in float32. float16 has too
+    # short a range for the bias below.
+    dtype = jnp.float32 if c.dtype == jnp.float16 else c.dtype
+    logits = jnp.einsum("bpe,ve->bpv", x, token_table.astype(c.dtype), preferred_element_type=dtype)
     padding_bias = jnp.where(jnp.arange(c.vocab_size) < c.num_tokens, 0.0, MASK_BIAS)  # rows that are no token
-    return logits + bias + padding_bias
+    return fused.add_bias(logits, bias + padding_bias)
 
 
 class ReplacedTokenHead(nn.Module):
@@ -39,7 +44,7 @@ class ReplacedTokenHead(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
     c = self.config
-    x = c.activation(c.dense(c.hidden_size, name="dense")(x))
+    x = c.dense_gelu(c.hidden_size, "dense", x)
     return c.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, length]
 
 

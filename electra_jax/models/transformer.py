@@ -1,23 +1,16 @@
 """What is one post-layer-norm Transformer layer? (Vaswani et al. 2017, as BERT, RoBERTa and ELECTRA use it.)"""
 
 import dataclasses
-import functools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
+from electra_jax.models import dropout, fused, gpu_rows
+from electra_jax.models.attention import attention
 
-# Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
-# so that two biases can be added without overflow.
-MASK_BIAS = float(jnp.finfo(jnp.float32).min) / 2
-
-ACTIVATIONS = {
-  "gelu": functools.partial(nn.gelu, approximate=False),
-  "gelu_new": functools.partial(nn.gelu, approximate=True),
-}
+ACTIVATIONS = ("gelu", "gelu_new")  # by the normal distribution function | by tanh, as in the released TF code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +33,8 @@ class TransformerConfig:
   layer_norm_eps: float
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
-  remat: bool = False
+  remat: str = "none"  # a row of remat.POLICIES, or none
+  kernels: str = "auto"  # auto | xla | triton | interpret, see gpu_rows.choose
   num_labels: int = 0  # outputs of a fine-tuning head
   pooler: str = "none"  # layer between [CLS] and a fine-tuning head's outputs: none | tanh | gelu
 
@@ -53,19 +47,25 @@ class TransformerConfig:
     """A linear map with BERT's initialisation."""
     return Dense(features, self, name=name)
 
-  def layer_norm(self, name: str | None = None) -> nn.LayerNorm:
-    """Layer norm; the exact variance, since E[x^2] - E[x]^2 loses the digits that parity tests need."""
-    return nn.LayerNorm(epsilon=self.layer_norm_eps, dtype=self.dtype, use_fast_variance=False, name=name)
+  def layer_norm(self, name: str | None = None) -> "LayerNorm":
+    """Layer norm over the features."""
+    return LayerNorm(self, name=name)
 
   @property
   def initializer(self):
     """Truncated normal of `initializer_range` (BERT)."""
     return nn.initializers.truncated_normal(self.initializer_range)
 
-  @property
-  def activation(self):
-    """The feed-forward non-linearity."""
-    return ACTIVATIONS[self.hidden_act]
+  def dense_gelu(self, features: int, name: str, x: Float[Array, "batch length inputs"],
+                 axis: str | None = None) -> Float[Array, "batch length features"]:
+    """gelu(a linear map of x), within the module that calls; `axis`: logical axis of the features."""
+    product, bias = self.dense(features, name=name).product(x)
+    product = sharding.constrain(product, "batch", None, axis)
+    return fused.bias_gelu(product, bias, self.hidden_act, self.implementation(), axis)
+
+  def implementation(self) -> str:
+    """Which code computes attention and the gradients of the norms: xla | triton | interpret."""
+    return gpu_rows.choose(self.kernels, self.dtype)
 
 
 class Dense(nn.Module):
@@ -79,29 +79,56 @@ class Dense(nn.Module):
   config: TransformerConfig
 
   @nn.compact
+  def parameters(self, num_inputs: int) -> tuple[Float[Array, "inputs outputs"], Float[Array, "outputs"]]:
+    """(kernel, bias), for those who fuse the product or the bias with something else."""
+    kernel = self.param("kernel", self.config.initializer, (num_inputs, self.features))
+    return kernel, self.param("bias", nn.initializers.zeros, (self.features,))
+
+  def product(self, x: Float[Array, "*rows inputs"]) -> tuple[Float[Array, "*rows outputs"], Float[Array, "outputs"]]:
+    """(x @ kernel, bias)."""
+    kernel, bias = self.parameters(x.shape[-1])
+    return multiply(x, kernel, self.config.dtype), bias
+
   def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
-    dtype = self.config.dtype
-    kernel = self.param("kernel", self.config.initializer, (x.shape[-1], self.features))
-    bias = self.param("bias", nn.initializers.zeros, (self.features,))
-    rows = x.astype(dtype).reshape(-1, x.shape[-1])  # [rows, inputs]
-    return (rows @ kernel.astype(dtype) + bias.astype(dtype)).reshape(*x.shape[:-1], self.features)
+    return fused.add_bias(*self.product(x))
+
+
+def multiply(x: Float[Array, "*rows inputs"], kernel: Float[Array, "inputs outputs"],
+             dtype: jnp.dtype) -> Float[Array, "*rows outputs"]:
+  """x @ kernel in a dtype, see `Dense`."""
+  rows = x.astype(dtype).reshape(-1, x.shape[-1])  # [rows, inputs]
+  return (rows @ kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+class LayerNorm(nn.Module):
+  """Layer norm with a scale and a bias, float32 parameters and statistics."""
+
+  config: TransformerConfig
+
+  @nn.compact
+  def parameters(self, width: int) -> tuple[Float[Array, "width"], Float[Array, "width"]]:
+    """(scale, bias), for those who fuse the norm with what comes before it."""
+    return self.param("scale", nn.initializers.ones, (width,)), self.param("bias", nn.initializers.zeros, (width,))
+
+  def __call__(self, x: Float[Array, "batch length features"]) -> Float[Array, "batch length features"]:
+    c = self.config
+    return fused.layer_norm(x, *self.parameters(x.shape[-1]), c.layer_norm_eps, c.implementation())
 
 
 class Dropout(nn.Module):
-  """Dropout that draws 8 random bits an element instead of 32: the draws are most of its cost.
-
-  Differs from the papers: the rate is rounded to a multiple of 1/256 (0.1 becomes 26/256 = 0.1016); the scale uses
-  the rounded rate, so expectations are exact.
-  """
+  """Dropout, see `dropout.dropout`; in training alone."""
 
   rate: float
 
+  def seeds(self, train: bool) -> tuple[UInt32[Array, "2"], float]:
+    """(seeds, rate) for those who fuse it with something else; the rate is 0 where nothing is dropped."""
+    if not train or not self.rate:
+      return jnp.zeros(2, jnp.uint32), 0.0
+    return dropout.seeds_of(self.make_rng("dropout")), self.rate
+
   def __call__(self, x: Float[Array, "..."], train: bool) -> Float[Array, "..."]:
-    threshold = round(self.rate * 256)
-    if not train or threshold == 0:
-      return x
-    keep = jax.random.bits(self.make_rng("dropout"), x.shape, jnp.uint8) >= threshold
-    return jnp.where(keep, x * (256 / (256 - threshold)), 0).astype(x.dtype)
+    seeds, rate = self.seeds(train)
+    return dropout.dropout(x, seeds, rate) if rate else x
 
 
 class Attention(nn.Module):
@@ -113,34 +140,20 @@ class Attention(nn.Module):
   def __call__(self, x: Float[Array, "batch length hidden"], attention_mask: Bool[Array, "batch length"],
                train: bool) -> Float[Array, "batch length hidden"]:
     c = self.config
-    split = (*x.shape[:2], c.num_attention_heads, c.head_dim)
-
-    def heads(name: str) -> Float[Array, "batch length heads head_dim"]:
-      projected = c.dense(c.hidden_size, name=name)(x).reshape(split)  # [batch, length, heads, head_dim]
-      return sharding.constrain(projected, "batch", None, "heads", None)
-
-    query, key, value = heads("query"), heads("key"), heads("value")
-    dropout = Dropout(c.attention_probs_dropout_prob, name="dropout")
-    if _flash_attention_fits(c) and not (train and c.attention_probs_dropout_prob):
-      context = _flash_attention(query, key, value, attention_mask)
-    else:
-      scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * c.head_dim**-0.5
-      bias = jnp.where(attention_mask, 0.0, MASK_BIAS)[:, None, None, :]  # [batch, 1, 1, length]
-      weights = dropout(jax.nn.softmax(scores + bias, axis=-1).astype(c.dtype), train)
-      context = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-    y = c.dense(c.hidden_size, name="output")(context.reshape(x.shape))  # [batch, length, hidden]
-    return c.layer_norm("layer_norm")(x + Dropout(c.hidden_dropout_prob, name="output_dropout")(y, train))
-
-
-def _flash_attention_fits(c: TransformerConfig) -> bool:
-  """cuDNN's kernel wants bf16 and heads that are a multiple of 8 and at most 128 wide; it has no usable dropout."""
-  return jax.default_backend() == "gpu" and c.dtype == jnp.bfloat16 and c.head_dim % 8 == 0 and c.head_dim <= 128
-
-
-def _flash_attention(query, key, value, attention_mask):
-  lengths = attention_mask.sum(-1, dtype=jnp.int32)  # rows are padded on the right only
-  return jax.nn.dot_product_attention(query, key, value, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
-                                      implementation="cudnn")
+    heads, implementation = (c.num_attention_heads, c.head_dim), c.implementation()
+    maps = [c.dense(c.hidden_size, name=name).parameters(c.hidden_size) for name in ("query", "key", "value")]
+    # One product for all three, [hidden, heads, 3, head_dim]: a device of the tensor axis keeps whole heads.
+    kernel = jnp.stack([kernel.astype(c.dtype).reshape(-1, *heads) for kernel, _ in maps], axis=2)
+    product = multiply(x, kernel.reshape(c.hidden_size, -1), c.dtype)
+    product = product.reshape(*x.shape[:2], heads[0], 3, heads[1])  # [batch, length, heads, 3, head_dim]
+    product = sharding.constrain(product, "batch", None, "heads", None, None)
+    bias = jnp.stack([bias.reshape(heads) for _, bias in maps], axis=1)  # [heads, 3, head_dim]
+    weight_dropout = Dropout(c.attention_probs_dropout_prob, name="dropout").seeds(train)
+    context = attention(product, bias, attention_mask, *weight_dropout, implementation)
+    y, bias = c.dense(c.hidden_size, name="output").product(context.reshape(x.shape))  # [batch, length, hidden]
+    scale, offset = c.layer_norm("layer_norm").parameters(c.hidden_size)
+    output_dropout = Dropout(c.hidden_dropout_prob, name="output_dropout").seeds(train)
+    return fused.dropout_add_norm(x, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
 
 
 class FeedForward(nn.Module):
@@ -151,10 +164,12 @@ class FeedForward(nn.Module):
   @nn.compact
   def __call__(self, x: Float[Array, "batch length hidden"], train: bool) -> Float[Array, "batch length hidden"]:
     c = self.config
-    y = c.activation(c.dense(c.intermediate_size, name="intermediate")(x))  # [batch, length, mlp]
-    y = sharding.constrain(y, "batch", None, "mlp")
-    y = c.dense(c.hidden_size, name="output")(y)
-    return c.layer_norm("layer_norm")(x + Dropout(c.hidden_dropout_prob, name="dropout")(y, train))
+    implementation = c.implementation()
+    y = c.dense_gelu(c.intermediate_size, "intermediate", x, axis="mlp")  # [batch, length, mlp]
+    y, bias = c.dense(c.hidden_size, name="output").product(y)
+    scale, offset = c.layer_norm("layer_norm").parameters(c.hidden_size)
+    output_dropout = Dropout(c.hidden_dropout_prob, name="dropout").seeds(train)
+    return fused.dropout_add_norm(x, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
 
 
 class Layer(nn.Module):

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
 from electra_jax.objectives.contract import Objective, Phase
 

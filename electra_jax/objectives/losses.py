@@ -22,18 +22,35 @@ def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Arra
   return -jnp.sum(log_probability(logits, ids) * weights), jnp.sum(correct * weights)
 
 
+@jax.custom_vjp
 def log_probability(logits: Float[Array, "batch positions vocab"],
                     ids: Int[Array, "batch positions"]) -> Float[Array, "batch positions"]:
   """log softmax(logits) at the ids, in float32.
 
-  The id's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits.
+  The id's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits. The
+  gradient is written out: nothing but the logits themselves is kept for it.
 
   >>> round(float(log_probability(jnp.log(jnp.array([[[1.0, 3.0]]])), jnp.array([[0]]))[0, 0]), 4)  # ln 1/4
   -1.3863
   """
-  logits = logits.astype(jnp.float32)
+  return _log_probability_forward(logits, ids)[0]
+
+
+def _log_probability_forward(logits, ids):
+  wide = logits.astype(jnp.float32)
+  log_sums = jax.nn.logsumexp(wide, axis=-1)
   is_id = jnp.arange(logits.shape[-1]) == ids[..., None]  # [batch, positions, vocab]
-  return jnp.sum(jnp.where(is_id, logits, 0.0), axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+  return jnp.sum(jnp.where(is_id, wide, 0.0), axis=-1) - log_sums, (logits, ids, log_sums)
+
+
+def _log_probability_backward(kept, gradient):
+  logits, ids, log_sums = kept
+  is_id = jnp.arange(logits.shape[-1]) == ids[..., None]
+  share = jnp.exp(logits.astype(jnp.float32) - log_sums[..., None])
+  return ((is_id - share) * gradient[..., None]).astype(logits.dtype), None
+
+
+log_probability.defvjp(_log_probability_forward, _log_probability_backward)
 
 
 def binary_cross_entropy(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],

@@ -2,14 +2,14 @@
 
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses
+from electra_jax.objectives import losses, z_loss
 from electra_jax.objectives.contract import Objective, Phase
 
 
 def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
          token_counts=None) -> Objective:
-  """A masked LM; parameters live under `encoder/`. It has neither a generator nor weights to choose."""
-  del config_generator, config_objective, token_counts
+  """A masked LM; parameters live under `encoder/`. It has no generator."""
+  del config_generator, token_counts
   model = Bert(transformer, head_names=("mlm_head",))
 
   def init(rng, batch):
@@ -23,7 +23,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
                          method="mlm_logits", rngs={"dropout": rng})
     weights = batch["masked_weights"]
     mlm_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
-    total = mlm_loss / num_targets["mlm"]
-    return total, {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
+    metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
+    mlm_loss, metrics = z_loss.add(mlm_loss, metrics, logits, weights, config_objective.z_loss_weight)
+    return mlm_loss / num_targets["mlm"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

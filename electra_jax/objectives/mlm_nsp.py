@@ -2,7 +2,7 @@
 
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses
+from electra_jax.objectives import losses, z_loss
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -12,7 +12,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
 
   The batch needs `nsp_label` (data.format SEGMENT-PAIR or SENTENCE-PAIR); rows of label -1 do not count.
   """
-  del config_generator, config_objective, token_counts
+  del config_generator, token_counts
   model = Bert(transformer, head_names=("mlm_head", "nsp_head"))
 
   def init(rng, batch):
@@ -28,8 +28,9 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     mlm_loss, mlm_correct = losses.cross_entropy(mlm_logits, batch["masked_ids"], weights)
     pairs = (batch["nsp_label"] >= 0).astype(weights.dtype)
     nsp_loss, nsp_correct = losses.cross_entropy(nsp_logits[:, None], batch["nsp_label"][:, None], pairs[:, None])
-    total = mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"]
-    return total, {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (mlm_correct, weights.sum()),
-                   "nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
+    metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (mlm_correct, weights.sum()),
+               "nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
+    mlm_loss, metrics = z_loss.add(mlm_loss, metrics, mlm_logits, weights, config_objective.z_loss_weight)
+    return mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from electra_jax.models.bert import Bert
@@ -19,6 +20,7 @@ class Network(NamedTuple):
   mlm_logits: Callable[[PyTree, Batch], Array] | None  # -> float32 [batch, predictions, vocab]
   rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
   encode: Callable[[PyTree, Batch, Array], Array]  # the kept encoder: (params, batch, ids) -> [batch, length, hidden]
+  task_outputs: Callable[[PyTree, Batch], dict[str, Array]] | None = None  # of a fine-tuned model, by its heads' names
 
 
 class Encoder(NamedTuple):
@@ -28,7 +30,7 @@ class Encoder(NamedTuple):
   transformer: TransformerConfig
   head_names: tuple[str, ...]
 
-  def apply(self, params: PyTree, method: str, *arguments) -> Array:
+  def apply(self, params: PyTree, method: str, *arguments) -> Array | dict[str, Array]:
     """A pass of the encoder without dropout; `method` is of `Bert`."""
     model = Bert(self.transformer, head_names=self.head_names)
     return model.apply({"params": params[self.name]}, *arguments, False, method=method)
@@ -36,13 +38,17 @@ class Encoder(NamedTuple):
 
 @functools.cache
 def separate(*encoders: Encoder) -> Network:
-  """Encoders side by side, as published models are; the first one is the kept one."""
+  """Encoders side by side, as published models are; the first one is the kept one. One with heads of fine-tuning is
+  alone and has no others.
+  """
   owners = {head: encoder for encoder in reversed(encoders) for head in encoder.head_names}
   mlm, rtd = owners.get("mlm_head"), owners.get("rtd_head")
   return Network(
-    mlm and (lambda params, batch: mlm.apply(params, "mlm_logits", batch, batch["masked_input_ids"])),
+    mlm and (lambda params, batch: mlm.apply(params, "mlm_logits", batch, batch["masked_input_ids"])
+             .astype(jnp.float32)),
     rtd and (lambda params, batch, ids: rtd.apply(params, "rtd_logits", batch, ids)),
-    lambda params, batch, ids: encoders[0].apply(params, "encode", batch, ids))
+    lambda params, batch, ids: encoders[0].apply(params, "encode", batch, ids),
+    (lambda params, batch: encoders[0].apply(params, "task_outputs", batch)) if owners and not (mlm or rtd) else None)
 
 
 @functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
@@ -82,7 +88,8 @@ def _generator_logits(model: Electra) -> Callable | None:
   """None: a generator of token counts knows nothing about a sentence."""
   if model.generator_config is None:
     return None
-  return lambda params, batch: model.apply({"params": params}, batch, False, method="generator_logits")
+  return lambda params, batch: (model.apply({"params": params}, batch, False, method="generator_logits")
+                                .astype(jnp.float32))
 
 
 def _encode(model: Electra) -> Callable:

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from electra_jax.models.transformer import MASK_BIAS
+from electra_jax.models import dropout
+from electra_jax.models.attention import MASK_BIAS
 
 
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature: float = 1.0,
@@ -30,7 +31,10 @@ def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> I
   >>> sample_ids(jax.random.key(0), logits).tolist()
   [[1]]
   """
-  return jax.random.categorical(rng, jax.lax.stop_gradient(logits), axis=-1).astype(jnp.int32)
+  bits = dropout.bits(dropout.seeds_of(rng), dropout.positions(logits.shape))
+  uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # hashed where it is used: nothing is written to memory
+  gumbel = -jnp.log(-jnp.log(uniform))
+  return jnp.argmax(jax.lax.stop_gradient(logits) + gumbel, axis=-1).astype(jnp.int32)
 
 
 def replace_ids(ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"],

@@ -12,7 +12,8 @@ from ml_collections import FrozenConfigDict
 
 from configs import common
 from electra_jax import metrics, objectives, sharding
-from electra_jax.models.transformer import MASK_BIAS, TransformerConfig
+from electra_jax.models.attention import MASK_BIAS
+from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses, sampling
 
 TRANSFORMER = TransformerConfig(

@@ -1,0 +1,97 @@
+"""What is attention, and which code computes it? softmax(Q K^T / sqrt(d)) V with dropout on the weights."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, UInt32
+
+from electra_jax import sharding
+from electra_jax.models import dropout, gpu_attention
+
+# Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
+# so that two biases can be added without overflow.
+MASK_BIAS = float(jnp.finfo(jnp.float32).min) / 2
+
+
+def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Float[Array, "heads 3 head_dim"],
+              attention_mask: Bool[Array, "batch length"], seeds: UInt32[Array, "2"], rate: float,
+              kernels: str) -> Float[Array, "batch length heads head_dim"]:
+  """Context vectors of every query over the real keys.
+
+  Args:
+    product: of the query, key and value maps, without their biases.
+    bias: of these maps, float32.
+    attention_mask: True for real tokens; they come first in a row.
+    seeds: of the dropout, unused at rate 0.
+    rate: of the dropout on the attention weights.
+    kernels: xla | triton | interpret, see `gpu_rows.choose`. The kernels hold no [length, length] array in memory.
+      All of them drop the same weights.
+  """
+  if gpu_attention.fits(kernels, product.shape):
+    return _fused(product, bias, attention_mask.sum(-1, dtype=jnp.int32), seeds, rate, kernels == "interpret")
+  qkv = product + bias.astype(product.dtype)
+  query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
+  scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
+  hidden = jnp.where(attention_mask, 0.0, MASK_BIAS)[:, None, None, :]  # [batch, 1, 1, length]
+  weights = jax.nn.softmax(scores + hidden, axis=-1).astype(query.dtype)
+  if rate:
+    weights = _drop(weights, seeds, rate)
+  return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _drop(weights, seeds, rate):
+  """Dropout that counts as the kernels do: a pair of seeds for each example and head, then the place in its matrix."""
+  batch, heads, length, _ = weights.shape
+  index = dropout.positions((batch, heads))[:, :, None, None]
+  of_head = dropout.bits(seeds, index), dropout.bits(seeds[::-1], index)
+  keep = dropout.bits(of_head, dropout.positions((length, length))) >= dropout.threshold(rate)
+  return jnp.where(keep, weights * (1 / (1 - rate)), 0).astype(weights.dtype)
+
+
+_drop.defvjp(lambda weights, seeds, rate: (_drop(weights, seeds, rate), seeds),
+             lambda rate, seeds, gradient: (_drop(gradient, seeds, rate), None))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _fused(product, bias, lengths, seeds, rate, interpret):
+  return _fused_forward(product, bias, lengths, seeds, rate, interpret)[0]
+
+
+def _fused_forward(product, bias, lengths, seeds, rate, interpret):
+  qkv = product + bias.astype(product.dtype)
+  call = functools.partial(gpu_attention.forward, num_heads=qkv.shape[2], rate=rate, interpret=interpret)
+  context, log_sums = _on_local_heads(call, seeds, (lengths, qkv), ("bshd", "bhs"))
+  return context, (qkv, bias, lengths, seeds, context, log_sums)
+
+
+def _fused_backward(rate, interpret, kept, gradient):
+  qkv, bias, lengths, seeds, context, log_sums = kept
+  call = functools.partial(gpu_attention.backward, num_heads=qkv.shape[2], rate=rate, interpret=interpret)
+  d_qkv, sums = _on_local_heads(call, seeds, (lengths, qkv, context, log_sums, gradient), ("bshtd", "bphtd"))
+  return d_qkv, sums.sum((0, 1)).astype(bias.dtype), None, None
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
+
+_AXES = {"b": "batch", "h": "heads"}  # letters of a shape -> logical axes; the rest is on every device
+
+
+def _on_local_heads(call, seeds, arrays, out_letters):
+  """Runs a kernel, which the compiler cannot split, on each device's examples and heads."""
+  mesh = jax.sharding.get_abstract_mesh()
+  origin = jnp.zeros(2, jnp.uint32)
+  if mesh.empty or mesh.size == 1:
+    return call(jnp.concatenate([seeds, origin]), *arrays)
+  letters = {1: "b", 5: "bshtd", 4: "bshd", 3: "bhs"}
+  spec = lambda names: sharding.partition_spec(*(_AXES.get(letter) for letter in names))  # noqa: E731
+  batch_axes, head_axis = sharding.RULES["batch"], sharding.RULES["heads"]
+
+  def local(seeds, *arguments):
+    examples, _, heads = arguments[1].shape[:3]
+    first = jax.lax.axis_index(batch_axes) * examples, jax.lax.axis_index(head_axis) * heads
+    return tuple(call(jnp.concatenate([seeds, jnp.stack(first).astype(jnp.uint32)]), *arguments))
+
+  return jax.shard_map(local, in_specs=(spec(""), *(spec(letters[x.ndim]) for x in arrays)),
+                       out_specs=tuple(spec(names) for names in out_letters), check_vma=False)(seeds, *arrays)

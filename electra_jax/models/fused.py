@@ -1,0 +1,196 @@
+"""Which steps of a layer carry a gradient of their own? Those that memory traffic decides: norm, dropout, GELU.
+
+Differentiated step by step they would keep float32 intermediates of the activations' size, and read the gradients
+again for each bias. Written out, they keep one 16-bit array, and a GPU's kernel (`gpu_rows`) returns every gradient.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt32
+
+from electra_jax import sharding
+from electra_jax.models import gpu_rows
+from electra_jax.models.dropout import keep_mask
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "batch length hidden"],
+                     bias: Float[Array, "hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
+                     seeds: UInt32[Array, "2"], rate: float, epsilon: float,
+                     kernels: str) -> Float[Array, "batch length hidden"]:
+  """layer_norm(x + dropout(y + bias)): what ends both halves of a Transformer layer.
+
+  Args:
+    x: the residual stream.
+    y: the product of the half's last linear map, without its bias.
+    bias: of that linear map, float32.
+    scale, offset: of the layer norm, float32.
+    seeds: of the dropout, see `dropout.seeds_of`; unused at rate 0.
+    rate: of the dropout.
+    epsilon: added to the variance.
+    kernels: xla | triton | interpret, see `gpu_rows.choose`.
+  """
+  return _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels)[0]
+
+
+def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels):
+  del kernels  # the compiler makes one pass of the forward direction by itself
+  y = y + bias.astype(y.dtype)
+  if rate:
+    y = jnp.where(keep_mask(seeds, y.shape, rate), y * (1 / (1 - rate)), 0)
+  total = (x + y).astype(x.dtype)
+  return normalised(total, scale, offset, epsilon), (total, bias, scale, seeds)
+
+
+def _dropout_add_norm_backward(rate, epsilon, kernels, kept, gradient):
+  total, bias, scale, seeds = kept
+  dx, dy, sums = norm_gradients(total, gradient, scale, seeds, rate, epsilon, kernels)
+  d_scale, d_offset, d_bias = sums
+  return dx, dy, d_bias.astype(bias.dtype), d_scale, d_offset, None
+
+
+dropout_add_norm.defvjp(_dropout_add_norm_forward, _dropout_add_norm_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def layer_norm(x: Float[Array, "batch length hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
+               epsilon: float, kernels: str) -> Float[Array, "batch length hidden"]:
+  """Layer norm over the last axis; statistics in float32."""
+  del kernels
+  return normalised(x, scale, offset, epsilon)
+
+
+def _layer_norm_forward(x, scale, offset, epsilon, kernels):
+  return layer_norm(x, scale, offset, epsilon, kernels), (x, scale)
+
+
+def _layer_norm_backward(epsilon, kernels, kept, gradient):
+  x, scale = kept
+  dx, _, sums = norm_gradients(x, gradient, scale, None, 0.0, epsilon, kernels)
+  return dx, sums[0], sums[1]
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def normalised(x: Float[Array, "*rows hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
+               epsilon: float) -> Float[Array, "*rows hidden"]:
+  """(x - mean) / sqrt(variance + epsilon) * scale + offset.
+
+  The variance is the mean of squared differences: E[x^2] - E[x]^2 loses the digits that parity tests need.
+  """
+  standard, _ = _standardised(x, epsilon)
+  return (standard * scale + offset).astype(x.dtype)
+
+
+def _standardised(x, epsilon):
+  x = x.astype(jnp.float32)
+  centred = x - x.mean(-1, keepdims=True)
+  inverse = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+  return centred * inverse, inverse
+
+
+def norm_gradients(total, gradient, scale, seeds, rate, epsilon, kernels):
+  """(dx, dy, [d scale, d offset, d bias]) of layer_norm(total) with total = x + dropout(y + bias).
+
+  dy is dx itself at rate 0.
+  """
+  if gpu_rows.fits(kernels, total.shape):
+    call = functools.partial(gpu_rows.norm_gradients, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
+    seeds = jnp.zeros(2, jnp.uint32) if seeds is None else seeds
+    return sharding.on_local_rows(call, (total, gradient), (scale, seeds))
+  standard, inverse = _standardised(total, epsilon)
+  gradient = gradient.astype(jnp.float32)
+  scaled = gradient * scale
+  dx = inverse * (scaled - scaled.mean(-1, keepdims=True) - standard * (scaled * standard).mean(-1, keepdims=True))
+  dy = jnp.where(keep_mask(seeds, dx.shape, rate), dx * (1 / (1 - rate)), 0) if rate else dx
+  rows = tuple(range(dx.ndim - 1))
+  sums = jnp.stack([(gradient * standard).sum(rows), gradient.sum(rows), dy.sum(rows)])
+  return dx.astype(total.dtype), dy.astype(total.dtype), sums
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp"], hidden_act: str, kernels: str,
+              axis: str | None = None) -> Float[Array, "batch length mlp"]:
+  """gelu(product + bias) for hidden_act gelu (erf) or gelu_new (tanh); only its argument is kept for the gradient.
+
+  `axis` is the logical axis of the features, where they are split over devices.
+  """
+  return _bias_gelu_forward(product, bias, hidden_act, kernels, axis)[0]
+
+
+def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
+  del kernels, axis
+  x = product + bias.astype(product.dtype)
+  wide = x.astype(jnp.float32)
+  return (wide * _gate(wide, hidden_act)).astype(x.dtype), (x, bias)
+
+
+def _bias_gelu_backward(hidden_act, kernels, axis, kept, gradient):
+  x, bias = kept
+  if gpu_rows.fits(kernels, x.shape):
+    slope = functools.partial(derivative, hidden_act, gate=kernel_gate)
+    call = functools.partial(gpu_rows.activation_gradients, derivative=slope, interpret=kernels == "interpret")
+    dx, d_bias = sharding.on_local_rows(call, (x, gradient), (), features=axis)
+  else:
+    wide = gradient.astype(jnp.float32) * derivative(hidden_act, x.astype(jnp.float32))
+    dx, d_bias = wide.astype(x.dtype), wide.sum(tuple(range(x.ndim - 1)))
+  return dx, d_bias.astype(bias.dtype)
+
+
+bias_gelu.defvjp(_bias_gelu_forward, _bias_gelu_backward)
+
+@jax.custom_vjp
+def add_bias(product: Float[Array, "*rows features"], bias: Float[Array, "features"]) -> Float[Array, "*rows features"]:
+  """product + bias; the bias's gradient is summed in float32 whatever the product's dtype is."""
+  return product + bias.astype(product.dtype)
+
+
+add_bias.defvjp(lambda product, bias: (add_bias(product, bias), bias), lambda bias, gradient: (
+  gradient, gradient.astype(jnp.float32).sum(tuple(range(gradient.ndim - 1))).astype(bias.dtype)))
+
+TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def _gate(x, hidden_act: str):
+  """The factor of x in GELU: the normal distribution function, or its approximation by tanh."""
+  if hidden_act == "gelu":
+    return 0.5 * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+  return 0.5 * (1 + jnp.tanh(TANH_SCALE * (x + TANH_CUBIC * x * x * x)))
+
+
+def derivative(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Array, "..."]:
+  """d gelu(x) / dx in float32.
+
+  >>> round(float(derivative("gelu", jnp.float32(0.0))), 4), round(float(derivative("gelu_new", jnp.float32(8.0))), 4)
+  (0.5, 1.0)
+  """
+  share = gate(x, hidden_act)
+  if hidden_act == "gelu":
+    return share + x * jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+  slope = TANH_SCALE * (1 + 3 * TANH_CUBIC * x * x)
+  return share + 2 * x * share * (1 - share) * slope  # 1 - tanh^2 = 4 share (1 - share)
+
+
+def kernel_gate(x, hidden_act: str):
+  """`_gate` without erf, which Triton's Pallas lacks: Abramowitz and Stegun 7.1.26, wrong by 1e-7 at most.
+
+  >>> x = jnp.linspace(-6, 6, 101)
+  >>> bool(jnp.abs(kernel_gate(x, "gelu") - _gate(x, "gelu")).max() < 3e-7)
+  True
+  """
+  if hidden_act != "gelu":
+    return _gate(x, hidden_act)
+  t = 1 / (1 + ERF_SLOPE * math.sqrt(0.5) * jnp.abs(x))
+  series = jnp.zeros_like(x)
+  for coefficient in reversed(ERF_SERIES):
+    series = (series + coefficient) * t
+  tail = 0.5 * series * jnp.exp(-0.5 * x * x)  # beyond |x|
+  return jnp.where(x < 0, tail, 1 - tail)
+
+
+ERF_SLOPE = 0.3275911
+ERF_SERIES = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)

@@ -1,0 +1,164 @@
+"""Do the GPU kernels compute what the plain code computes, and is that the gradient? On CPU, interpreted."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from electra_jax import sharding
+from electra_jax.models import attention, dropout, fused, gpu_attention, gpu_rows
+
+SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
+
+
+def normal(*shape, seed=0, dtype=jnp.float32):
+  return jax.random.normal(jax.random.key(seed + sum(shape)), shape, dtype)
+
+
+def gradients(function, arguments, seed=9):
+  """(output, gradients of a random projection of it)."""
+  out, pullback = jax.vjp(function, *arguments)
+  return out, pullback(normal(*out.shape, seed=seed, dtype=out.dtype))
+
+
+def check_equal(ours, theirs, tolerance=2e-5):
+  for got, wanted in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    scale = float(jnp.abs(wanted).max())
+    np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(wanted, np.float32), atol=tolerance * scale,
+                               rtol=0)
+
+
+def norm_step_by_step(x, y, bias, scale, offset, seeds, rate, epsilon):
+  y = y + bias
+  if rate:
+    y = jnp.where(dropout.keep_mask(seeds, y.shape, rate), y / (1 - rate), 0)
+  total = x + y
+  centred = total - total.mean(-1, keepdims=True)
+  return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon) * scale + offset
+
+
+@pytest.mark.parametrize("rate", (0.0, 0.3))
+@pytest.mark.parametrize("kernels", ("xla", "interpret"))
+def test_norm_gradients(rate, kernels):
+  arguments = (normal(2, 32, 384), normal(2, 32, 384, seed=1), normal(384), 1 + normal(384, seed=2) / 8,
+               normal(384, seed=3))
+  ours = gradients(lambda *a: fused.dropout_add_norm(*a, SEEDS, rate, 1e-5, kernels), arguments)
+  theirs = gradients(lambda *a: norm_step_by_step(*a, SEEDS, rate, 1e-5), arguments)
+  check_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kernels", ("xla", "interpret"))
+def test_layer_norm_gradients(kernels):
+  arguments = (normal(2, 16, 128), 1 + normal(128, seed=2) / 8, normal(128, seed=3))
+  nothing = jnp.zeros(128)
+  ours = gradients(lambda *a: fused.layer_norm(*a, 1e-12, kernels), arguments)
+  theirs = gradients(lambda x, scale, offset: norm_step_by_step(x, 0 * x, nothing, scale, offset, None, 0.0, 1e-12),
+                     arguments)
+  check_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("hidden_act", ("gelu", "gelu_new"))
+@pytest.mark.parametrize("kernels", ("xla", "interpret"))
+def test_gelu_gradients(hidden_act, kernels):
+  arguments = (2 * normal(2, 32, 256), normal(256))
+  ours = gradients(lambda *a: fused.bias_gelu(*a, hidden_act, kernels), arguments)
+  theirs = gradients(lambda x, bias: jax.nn.gelu(x + bias, approximate=hidden_act == "gelu_new"), arguments)
+  check_equal(ours, theirs)
+
+
+def attention_inputs(length, batch=2, heads=2, head_dim=16, dtype=jnp.float32):
+  mask = jnp.arange(length) < jnp.array([length, max(1, length // 3)])[:batch, None]
+  return (normal(batch, length, heads, 3, head_dim, dtype=dtype), normal(heads, 3, head_dim)), mask
+
+
+@pytest.mark.parametrize("rate", (0.0, 0.25))
+@pytest.mark.parametrize("length", (32, 128, 256))
+def test_attention_kernels_equal_plain_attention(length, rate):
+  arguments, mask = attention_inputs(length)
+  ours, theirs = (gradients(lambda *a, kernels=kernels: attention.attention(*a, mask, SEEDS, rate, kernels), arguments)
+                  for kernels in ("interpret", "xla"))
+  check_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kernels", ("xla", "interpret"))
+def test_a_row_without_tokens_has_no_nan(kernels):
+  arguments, mask = attention_inputs(32)
+  out = gradients(lambda *a: attention.attention(*a, mask & False, SEEDS, 0.1, kernels), arguments)
+  assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(out))
+
+
+def test_every_device_drops_what_one_device_would():
+  """Kernels on eight devices (batch and heads split) equal the plain code on one."""
+  arguments, mask = attention_inputs(32, batch=2, heads=2)
+  arguments = tuple(jnp.concatenate([x, x + 1]) for x in arguments[:1]) + arguments[1:]
+  mask = jnp.concatenate([mask, mask])
+  layer = (normal(4, 32, 128), normal(4, 32, 128, seed=1), normal(128), normal(128, seed=2), normal(128, seed=3))
+  mlp = (normal(4, 32, 256), normal(256))
+
+  def all_of(kernels):
+    return (gradients(lambda *a: attention.attention(*a, mask, SEEDS, 0.25, kernels), arguments),
+            gradients(lambda *a: fused.dropout_add_norm(*a, SEEDS, 0.25, 1e-5, kernels), layer),
+            gradients(lambda *a: fused.bias_gelu(*a, "gelu", kernels, "mlp"), mlp))
+
+  mesh = jax.make_mesh((2, 2, 2), sharding.MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+  with jax.set_mesh(mesh):
+    ours = jax.jit(functools.partial(all_of, "interpret"))()
+  check_equal(ours, all_of("xla"))
+
+
+def test_dropout_keeps_its_share_and_its_expectation():
+  x = dropout.dropout(jnp.ones((64, 1024)), SEEDS, 0.1)
+  assert abs(float((x == 0).mean()) - 0.1) < 4 * (0.1 * 0.9 / x.size) ** 0.5
+  rows = (x == 0).mean(1)  # neither rows nor columns share their fate
+  assert 0.8 < float(rows.std()) / (0.09 / 1024) ** 0.5 < 1.2
+  assert 0.8 < float((x == 0).mean(0).std()) / (0.09 / 64) ** 0.5 < 1.2
+
+
+def test_neighbouring_seeds_are_independent():
+  masks = [dropout.keep_mask(SEEDS + jnp.array(step, jnp.uint32), (1 << 16,), 0.5)
+           for step in ((0, 0), (1, 0), (0, 1), (2**31, 0))]
+  for other in masks[1:]:
+    assert abs(float((masks[0] == other).mean()) - 0.5) < 0.01
+
+
+def test_the_backward_pass_drops_the_same_elements():
+  out, pullback = jax.vjp(lambda x: dropout.dropout(x, SEEDS, 0.5), jnp.ones(1000))
+  np.testing.assert_array_equal(pullback(jnp.ones(1000))[0], out)
+
+
+@pytest.mark.parametrize("kernels, dtype, chosen", (("auto", "float32", "xla"), ("auto", "bfloat16", "xla"),
+                                                    ("triton", "bfloat16", "triton")))
+def test_no_kernel_is_chosen_on_cpu(kernels, dtype, chosen):
+  assert gpu_rows.choose(kernels, dtype) == chosen
+
+
+@pytest.mark.parametrize("length, fits", ((128, True), (512, True), (64, True), (16, True), (8, False), (96, False),
+                                          (384, True), (200, False)))
+def test_lengths_that_the_attention_kernels_take(length, fits):
+  assert gpu_attention.fits("triton", (1, length, 2, 3, 64)) is fits
+  assert not gpu_attention.fits("xla", (1, length, 2, 3, 64))
+
+
+@pytest.mark.parametrize("length", (128, 512))
+def test_attention_kernels_lower_for_a_gpu(length):
+  """The Triton programs are built here, without a GPU."""
+  arguments, mask = attention_inputs(length, head_dim=64, dtype=jnp.bfloat16)
+  text = lowered(lambda *a: attention.attention(*a, mask, SEEDS, 0.1, "triton"), arguments)
+  assert "attention_forward" in text and "attention_backward" in text
+
+
+def test_row_kernels_lower_for_a_gpu():
+  x, row = normal(2, 64, 768, dtype=jnp.bfloat16), normal(768)
+  assert "norm_gradients" in lowered(lambda *a: fused.dropout_add_norm(*a, SEEDS, 0.1, 1e-12, "triton"),
+                                     (x, x, row, row, row))
+  for hidden_act in ("gelu", "gelu_new"):
+    text = lowered(lambda *a, act=hidden_act: fused.bias_gelu(*a, act, "triton"), (x, row))
+    assert "activation_gradients" in text
+
+
+def lowered(function, arguments) -> str:
+  traced = jax.jit(lambda *a: gradients(function, a)).trace(*arguments)
+  return traced.lower(lowering_platforms=("cuda",)).as_text()
