@@ -14,8 +14,8 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
 
-from electra_jax import sharding
-from electra_jax.errors import UserError, listed
+from electra_jax import distributed, sharding
+from electra_jax.errors import NoAnswerError, UserError, listed
 from electra_jax.train_state import TrainState
 
 
@@ -98,7 +98,7 @@ class Checkpoints:
                          custom_metadata={"sums": _sums(state._asdict())})
 
   def close(self) -> None:
-    """Waits for the save in progress.
+    """Waits for the save in progress; not if another process is gone, without which it would never be complete.
 
     Raises:
       UserError: it cannot be written.
@@ -109,6 +109,8 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _storage_errors(self) -> Iterator[None]:
+    if jax.process_count() > 1 and isinstance(sys.exception(), NoAnswerError):
+      return
     """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
     try:
       yield
@@ -119,6 +121,9 @@ class Checkpoints:
             shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
       raise UserError(f"A checkpoint cannot be written to {self._directory}",
                       got=f"{type(error).__name__}: {error}",
+      lost = distributed.find_lost_process(error)
+      if lost is not None:
+        raise lost from error
                       allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
                       fix="free space or choose another --workdir; the same command then goes on from the last "
                       "checkpoint") from error

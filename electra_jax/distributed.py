@@ -1,15 +1,24 @@
 """How do the processes of a run start and stop together? On a laptop, SLURM, TPU pods and Kubernetes alike."""
 
+import ctypes
 import os
+import re
 import signal
 import threading
 
 import jax
 
-from electra_jax.errors import UserError
+from electra_jax.errors import NoAnswerError, UserError
 
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
 BARRIER_SECONDS = 7 * 24 * 3600
+MEETING_SECONDS = 300  # from the start of one process until all have joined: schedulers start them minutes apart
+# A process that is silent for so long is lost, and the others end. One that is killed on a host that lives is noticed
+# at once by those that exchange numbers with it on CPUs; a GPU's collectives only wait.
+HEARTBEAT_SECONDS = 60
+# What jax, Gloo and NCCL say in the process that lives when another one is gone.
+LOST = re.compile(r"Gloo \S+ failed|NCCL|Connection (closed|reset) by peer|stopped sending heartbeats|"
+                  r"coordination service|Barrier.*failed|UNAVAILABLE", re.IGNORECASE)
 
 
 def start() -> None:
@@ -17,6 +26,9 @@ def start() -> None:
 
   COORDINATOR_ADDRESS (host:port), NUM_PROCESSES and PROCESS_ID describe any cluster. Without them jax detects SLURM
   (several tasks), Open MPI and TPU pods by itself, and a single process needs nothing.
+
+  If they do not meet within MEETING_SECONDS, or one of them is lost later (HEARTBEAT_SECONDS), this process ends with
+  the text and the status of `lost_process`.
 
   Raises:
     UserError: some of the three variables are set, but not all, or not to numbers that fit.
@@ -31,9 +43,49 @@ def start() -> None:
       raise UserError("The description of the process group is incomplete or wrong", got=given,
                       allowed=f"all of {', '.join(VARIABLES)}, with 0 <= PROCESS_ID < NUM_PROCESSES",
                       fix="export all three, or none for a single process") from None
-    jax.distributed.initialize(given["COORDINATOR_ADDRESS"], count, index)
+    _join(given["COORDINATOR_ADDRESS"], count, index)
   elif _cluster_is_known():
-    jax.distributed.initialize()
+    _join()
+
+
+def _join(*address) -> None:
+  _explain_aborts()
+  jax.distributed.initialize(*address, initialization_timeout=MEETING_SECONDS,
+                             heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+
+
+def _explain_aborts() -> None:
+  """jax aborts a process whose group has broken; from now on it says what to do and has a status that tells it apart.
+
+  The abort comes in a thread of C++, whatever this process waits for. A handler of Python's `signal` would have to
+  wait for the main thread, which may never return.
+  """
+  text = f"\nError: {lost_process('jax has ended this process; the reason is above')}\n".encode()
+
+  def end(number):
+    del number
+    os.write(2, text)
+    os._exit(NoAnswerError.STATUS)
+
+  _explain_aborts.kept = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)  # as long as the process lives
+  ctypes.CDLL(None).signal(signal.SIGABRT, _explain_aborts.kept)
+
+
+def lost_process(got: object) -> NoAnswerError:
+  """What those that are left say of it."""
+  return NoAnswerError(
+    "Another process of this run is gone", got=got,
+    allowed=f"all processes meet within {MEETING_SECONDS} s, and none is silent for {HEARTBEAT_SECONDS} s",
+    fix="look into the logs of the others for the one that ended first; then start all again, in the same number or "
+    "another: they go on from the last checkpoint")
+
+
+def find_lost_process(error: BaseException) -> NoAnswerError | None:
+  """The error in place of what a collective or a barrier raised because another process is gone; else None."""
+  if not jax.distributed.is_initialized() or isinstance(error, UserError):
+    return None
+  said = f"{type(error).__name__}: {error}"
+  return lost_process(said.splitlines()[0][:300]) if LOST.search(said) else None
 
 
 def _cluster_is_known() -> bool:
@@ -64,7 +116,8 @@ class StopRequest:
   """Ctrl-C and SIGTERM (what schedulers send before they take a machine away), noted for the loop to look at.
 
   Inside `with`, the first signal is noted and the second has its usual effect at once. A signal that is ignored (as
-  Ctrl-C is for background jobs) stays so.
+  Ctrl-C is for background jobs) stays so. If the loop ends because another process is gone, `with` raises what
+  `find_lost_process` makes of it.
 
   With several processes all must leave the loop after the same step, although the signal reaches them at different
   times or only some of them. jax's coordination service sees to that; it listens to SIGTERM, so that is left to it.
@@ -80,8 +133,12 @@ class StopRequest:
           self._former[number] = signal.signal(number, self._note)
     return self
 
-  def __exit__(self, *_):
+  def __exit__(self, kind, error, trace):
+    del kind, trace
     self._restore()
+    lost = find_lost_process(error) if error is not None else None
+    if lost is not None:
+      raise lost from error
 
   def reached(self, step: int) -> bool:
     """Whether the loop ends after this step. To be called once after each step, in every process."""

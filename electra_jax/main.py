@@ -8,7 +8,7 @@ import traceback
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from electra_jax.errors import Interrupted, UserError
+from electra_jax.errors import Interrupted, NoAnswerError, UserError
 
 FLAGS = flags.FLAGS
 config_flags.DEFINE_config_file(
@@ -32,7 +32,8 @@ Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C
 second Ctrl-C ends it at once. Recipes are in configs/, every key with its reason is in configs/common.py.
 
 Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by Ctrl-C or SIGTERM after a
-checkpoint was written, start it again to go on; 130 ended by Ctrl-C without one; 1 a fault of the program."""
+checkpoint was written, start it again to go on; 69 another process of the run or the reader of its data does not
+answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of the program."""
 
 
 def main(argv: list[str]) -> None:
@@ -68,7 +69,8 @@ def start_jax() -> None:
 def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
   """absl's app.run for `main` and every tool: user errors are told in four lines, without a traceback.
 
-  The exit status is 2 for them, Interrupted.STATUS for a run that was asked to stop, and 130 for Ctrl-C elsewhere.
+  The exit status is theirs (2, or 69 for a NoAnswerError), Interrupted.STATUS for a run that was asked to stop, and
+  130 for Ctrl-C elsewhere.
   `usage` is what --help prints above the flags.
   """
   sys.modules["__main__"].__doc__ = usage
@@ -92,16 +94,28 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
     app.run(main_function, flags_parser=parse)
   except UserError as error:
     print(f"\nError: {error}", file=sys.stderr)
-    leave(2)
+    leave(error.STATUS)
   except Interrupted as stop:
     print(f"\n{stop}", file=sys.stderr)
     sys.exit(Interrupted.STATUS)  # in all processes
   except KeyboardInterrupt:
     print("\nInterrupted.", file=sys.stderr)
     leave(128 + signal.SIGINT)
-  except Exception:
-    traceback.print_exc()
-    leave(1)
+  except Exception as error:
+    lost = _find_lost_process(error)
+    if lost is None:
+      traceback.print_exc()
+      leave(1)
+    print(f"\nError: {lost}", file=sys.stderr)
+    leave(lost.STATUS)
+
+
+def _find_lost_process(error: Exception):
+  if "jax" not in sys.modules:
+    return None
+  from electra_jax import distributed
+
+  return distributed.find_lost_process(error)
 
 
 def _flag_error(error: Exception) -> UserError:
@@ -123,10 +137,11 @@ def _flag_error(error: Exception) -> UserError:
 def leave(status: int) -> None:
   """Ends this process, also where others of the run do not know yet that it must end.
 
-  jax's orderly exit waits five minutes for them, while they wait for us; without us they are told and end too.
+  jax's orderly exit waits five minutes for them, while they wait for us; without us they are told and end too. And
+  Python's waits for its threads, one of which may be what does not answer.
   """
   jax = sys.modules.get("jax")
-  if jax is not None and jax.distributed.is_initialized():
+  if status == NoAnswerError.STATUS or (jax is not None and jax.distributed.is_initialized()):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
