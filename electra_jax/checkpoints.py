@@ -103,27 +103,27 @@ class Checkpoints:
     Raises:
       UserError: it cannot be written.
     """
+    if jax.process_count() > 1 and isinstance(sys.exception(), NoAnswerError):
+      return
     with self._storage_errors():
       self._manager.wait_until_finished()
       self._manager.close()
 
   @contextlib.contextmanager
   def _storage_errors(self) -> Iterator[None]:
-    if jax.process_count() > 1 and isinstance(sys.exception(), NoAnswerError):
-      return
     """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
     try:
       yield
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as ValueError
+      lost = distributed.find_lost_process(error)
+      if lost is not None:
+        raise lost from error
       if jax.process_index() == 0 and os.path.isdir(self._directory):
         for name in os.listdir(self._directory):
           if ocp.utils.TMP_DIR_SUFFIX in name:
             shutil.rmtree(os.path.join(self._directory, name), ignore_errors=True)
       raise UserError(f"A checkpoint cannot be written to {self._directory}",
                       got=f"{type(error).__name__}: {error}",
-      lost = distributed.find_lost_process(error)
-      if lost is not None:
-        raise lost from error
                       allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
                       fix="free space or choose another --workdir; the same command then goes on from the last "
                       "checkpoint") from error
