@@ -53,6 +53,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
     Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
   """
+  start_up = progress.StartUp()
   config = config_lib.resolve(given)
   mesh = sharding.make_mesh(config.mesh)
   micro_batch_size = config.train.batch_size // config.train.accumulation_steps
@@ -60,6 +61,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
   workdir_lib.claim(config, workdir)
   data = open_data(config, workdir)
+  start_up.done("data")
 
   transformer = make_transformer_config(config.model, num_tokens=data.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype, remat=config.train.remat)
@@ -75,6 +77,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh, data.tokenizer)
   start_step = int(state.step)
   workdir_lib.record_start(workdir, start_step, mesh)
+  start_up.done("restore")
 
   main_process = jax.process_index() == 0
   writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
@@ -82,7 +85,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process)
   timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
                              flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
-                             device_kind=jax.devices()[0].device_kind)
+                             device_kind=jax.devices()[0].device_kind, already=sum(start_up.seconds.values()))
   bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
               f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
@@ -109,11 +112,14 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         with timer.waiting():
           batch = next(batches)
         if step == start_step + 1:
+          start_up.done("first_batch")
           bar.message(memory.at_start(train_step, state, batch))
         state, step_metrics = train_step(state, batch)
         window.append(step_metrics)
         if step == start_step + 1:
           jax.block_until_ready(step_metrics)  # compilation is not training time
+          start_up.done("compilation")
+          bar.message(str(start_up))
         timer.step()
         bar.advance(step)
 
@@ -139,7 +145,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
         if stop.reached(step) and step < config.train.num_steps:
           saved.save(state, step)
-          writer.write(step, "time", timer.goodput())
+          writer.write(step, "time", timer.goodput() | start_up.values())
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
                             "complete; the same command goes on from there.")
 
@@ -152,7 +158,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
       if evaluated_step != config.train.num_steps:
         evaluation.log(result, config.train.num_steps, writer, bar)
     if start_step < config.train.num_steps:
-      writer.write(config.train.num_steps, "time", timer.goodput())
+      writer.write(config.train.num_steps, "time", timer.goodput() | start_up.values())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
   return result
 

@@ -1,6 +1,7 @@
 """How fast is the run, and when will it end? The step timer (tokens/s, MFU) and the progress on the console."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +9,48 @@ from collections.abc import Callable, Iterator, Mapping
 from tqdm import tqdm
 
 from electra_jax.flops import hardware_peak
+
+_IMPORTED = time.monotonic()
+
+
+def process_seconds() -> float:
+  """How long this process runs already; where the system does not say, since this file was imported."""
+  try:
+    with open("/proc/self/stat", encoding="ascii") as file:
+      ticks = int(file.read().rpartition(")")[2].split()[19])  # of the start, since the machine's
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+  except (OSError, ValueError, IndexError, AttributeError):
+    return time.monotonic() - _IMPORTED
+
+
+class StartUp:
+  """Where the time before the first step goes, part by part: what a preempted run pays for each new start.
+
+  Args:
+    clock: seconds since the process began; another one in tests. Only the first run of a process began with it.
+  """
+
+  _process_counts = True
+
+  def __init__(self, clock: Callable[[], float] = process_seconds):
+    self._clock, self.seconds = clock, {}
+    self._last = clock()
+    if StartUp._process_counts:
+      self.seconds["imports"], StartUp._process_counts = self._last, False
+
+  def done(self, part: str) -> None:
+    """What was done since the last call, or since the object was made, is `part`."""
+    now = self._clock()
+    self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+    self._last = now
+
+  def values(self) -> dict[str, float]:
+    """start/PART_seconds, for the logs."""
+    return {f"start/{part}_seconds": seconds for part, seconds in self.seconds.items()}
+
+  def __str__(self) -> str:
+    parts = ", ".join(f"{part.replace('_', ' ')} {seconds:.1f}" for part, seconds in self.seconds.items())
+    return f"first step done {sum(self.seconds.values()):.1f} s after the start (seconds: {parts})"
 
 
 class StepTimer:
@@ -21,16 +64,17 @@ class StepTimer:
     flops_per_step: `flops.model_flops(config).per_step`.
     num_devices: devices of the whole run.
     device_kind: `jax.devices()[0].device_kind`; where its peak is unknown, `read` gives FLOP/s in place of MFU.
+    already: seconds since the start of the run that the goodput counts as start too.
     clock: seconds; another one in tests.
   """
 
   def __init__(self, *, tokens_per_step: int, flops_per_step: float, num_devices: int, device_kind: str,
-               clock: Callable[[], float] = time.perf_counter):
+               already: float = 0.0, clock: Callable[[], float] = time.perf_counter):
     self._tokens, self._flops, self._clock = tokens_per_step, flops_per_step, clock
     peak = hardware_peak(device_kind)
     self._peak = None if peak is None else peak * num_devices
     self._compiled = False
-    self._made, self._spent = clock(), dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
+    self._made, self._spent = clock() - already, dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
     self._restart()
 
   def _restart(self) -> None:
@@ -66,9 +110,9 @@ class StepTimer:
       self._spent[purpose] += self._clock() - start
 
   def goodput(self) -> dict[str, float]:
-    """Where the seconds since this timer was made went: time/NAME_seconds, and time/goodput, the share of the steps.
+    """Where the seconds since the start of the run went: time/NAME_seconds, and time/goodput, the share of the steps.
 
-    The names: start (until the first step is done: restoring, compiling, the first batch), data_wait, evaluation,
+    The names: start (until the first step is done; `StartUp` has its parts), data_wait, evaluation,
     checkpoint (what the loop waits for; the writing itself goes on beside it) and steps, which is all the rest.
     """
     total = self._clock() - self._made

@@ -59,6 +59,30 @@ def test_where_the_time_went():
     "time/checkpoint_seconds": 0.5, "time/steps_seconds": 1.5, "time/goodput": 1.5 / 80.5})
 
 
+def test_the_parts_of_a_start(monkeypatch):
+  """Only the first run of a process began with it; later ones pay no imports."""
+  clock = Clock()
+  monkeypatch.setattr(progress.StartUp, "_process_counts", True)
+  first, second = progress.StartUp(clock), progress.StartUp(clock)
+  for start_up in (first, second):
+    clock.now += 2
+    start_up.done("data")
+    clock.now += 0.5
+    start_up.done("first_batch")
+  assert first.values() == {"start/imports_seconds": 100, "start/data_seconds": 2, "start/first_batch_seconds": 0.5}
+  assert str(second) == "first step done 5.0 s after the start (seconds: data 4.5, first batch 0.5)"
+  clock.now += 7
+  steps = timer(clock, already=30)
+  clock.now += 10
+  steps.step()
+  assert steps.goodput()["time/start_seconds"] == 40
+
+
+def test_this_process_has_run_for_a_while():
+  before = progress.process_seconds()
+  assert 0 < before <= progress.process_seconds() < 24 * 3600
+
+
 def test_mfu_is_of_all_devices():
   clock = Clock()
   steps = timer(clock, "NVIDIA H100 80GB HBM3")
