@@ -55,6 +55,7 @@ def defaults() -> ConfigDict:
   c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
   c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | all (equal sizes)
+  c.objective.z_loss_weight = 0.0  # of the mean squared log Z of masked LMs' softmax, which keeps logits small; 0 = off
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
   c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)
   c.objective.encoder_mlm_weight = 1.0  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none
@@ -128,15 +129,24 @@ def defaults() -> ConfigDict:
   c.optimizer.weight_decay_rate = 0.01  # decoupled; never on biases and layer norms
   c.optimizer.bias_correction = True  # False: Adam as the released BERT and ELECTRA code has it
   c.optimizer.clip_norm = 1.0  # global gradient norm; 0 = off (RoBERTa Table 9)
+  c.optimizer.first_moment_dtype = "float32"  # float32 | bfloat16: 2 of the state's 12 bytes a parameter less
+  c.optimizer.second_moment_dtype = "float32"  # likewise; bfloat16 is rounded at random, or small changes would be lost
 
   # ---- train
   c.train = ConfigDict()
   c.train.batch_size = 256  # sequences per optimizer update, over all devices and accumulation steps
   c.train.num_steps = 766_000
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
-  c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
+  # bfloat16 | float32 | float16 (V100 and older, which have no bfloat16; the loss is scaled, see the next two keys);
+  # parameters, softmax, losses and norms are float32
+  c.train.compute_dtype = "bfloat16"
+  c.train.initial_loss_scale = 2.0**15  # float16: halved by each overflow, whose update is skipped and counted
+  c.train.loss_scale_growth_steps = 2000  # float16: updates without an overflow that double the scale
   c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
-  c.train.remat = False  # recompute each layer's activations in the backward pass: less memory, 1/3 more FLOPs
+  # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
+  # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
+  c.train.remat = "none"
+  c.train.ema_decay = 0.0  # of a moving average of the parameters, as long as 1 / (1 - decay) updates; 0 = none
   c.train.log_every_steps = 100
   # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)
   c.train.on_nonfinite = "stop"
@@ -145,6 +155,7 @@ def defaults() -> ConfigDict:
   # ---- evaluation on held-out documents
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000  # 0 = only at the end
+  c.eval.ema_params = False  # evaluate, and fine-tune on the way, with the moving average of train.ema_decay
   c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
   c.eval.max_examples = 8192  # 0 = all
   # Examples for ELECTRA's accuracy as a masked LM (Appendix E), 0 = none: 100 passes for each masked position
@@ -201,6 +212,7 @@ def defaults() -> ConfigDict:
 
   # ---- logs (metrics.jsonl is always written)
   c.log = ConfigDict()
+  c.log.norms_per_group = False  # norms of gradients and updates of embeddings, layers and heads, for each network
   c.log.tensorboard = True  # event files in <workdir>/tensorboard
   c.log.wandb_project = ""  # "" = off; needs `pip install wandb`
   return c.lock()  # a misspelt key in a recipe is an error

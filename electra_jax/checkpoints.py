@@ -52,8 +52,8 @@ class Checkpoints:
         with _reader() as reader:
           metadata = reader.metadata(path)
         _check_shapes(_saved_params(metadata), abstract.params, path)
-        state = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
-        _check_sums(metadata, state._asdict())
+        parts = self._manager.restore(step, args=ocp.args.StandardRestore(_parts(abstract)))
+        _check_sums(metadata, parts)
       except UserError:
         raise
       except Exception as error:  # Orbax and TensorStore raise many types for damaged files
@@ -62,7 +62,7 @@ class Checkpoints:
         continue
       for damaged in steps[: len(faults)]:
         self._manager.delete(damaged)
-      return state
+      return abstract._replace(**parts)
     if faults:
       raise UserError(f"None of the checkpoints in {self._directory} can be read", got="".join(faults),
                       allowed="at least one complete checkpoint of this model",
@@ -94,8 +94,14 @@ class Checkpoints:
     if step in self._manager.all_steps():
       return
     with self._storage_errors():
-      self._manager.save(step, args=ocp.args.StandardSave(state), force=True,
-                         custom_metadata={"sums": _sums(state._asdict())})
+      self._manager.save(step, args=ocp.args.StandardSave(_parts(state)), force=True,
+                         custom_metadata={"sums": _sums(_parts(state))})
+
+  def delete_after(self, step: int) -> None:
+    """Removes the checkpoints of later steps."""
+    for later in self._manager.all_steps():
+      if later > step:
+        self._manager.delete(later)
 
   def close(self) -> None:
     """Waits for the save in progress; not if another process is gone, without which it would never be complete.
@@ -135,16 +141,19 @@ def saved_steps(workdir: str) -> list[int]:
   return sorted(ocp.utils.checkpoint_steps(directory)) if os.path.isdir(directory) else []
 
 
-def load_params(workdir: str, abstract_params: PyTree | None = None, step: int | None = None) -> tuple[int, PyTree]:
+def load_params(workdir: str, abstract_params: PyTree | None = None, step: int | None = None,
+                part: str = "params") -> tuple[int, PyTree]:
   """(step, params) of a run's newest (or a given) checkpoint; on the first device unless shardings are given.
 
   Args:
     workdir: the run's folder; nothing in it is changed.
     abstract_params: jax.ShapeDtypeStruct leaves with shardings; without it the shapes are the checkpoint's own.
     step: of one of `saved_steps`.
+    part: of the state: params, or ema_params, their moving average.
 
   Raises:
-    UserError: there is no checkpoint, or not of that step; it is damaged, or of another model than asked for.
+    UserError: there is no checkpoint, or not of that step; it is damaged, or of another model than asked for, or has
+      no such part.
   """
   steps = saved_steps(workdir)
   if not steps or (step is not None and step not in steps):
@@ -158,16 +167,20 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
   with _reader() as reader:
     try:
       metadata = reader.metadata(path)
-      saved = _saved_params(metadata)
+      if part not in metadata.item_metadata["default"].tree:
+        raise UserError(f"The checkpoint {path} has no {part}", got="a run without a moving average",
+                        allowed="a run with train.ema_decay above 0",
+                        fix="use its parameters, or train with an average")
+      saved = _saved_params(metadata, part)
       if abstract_params is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), saved)
       _check_shapes(saved, abstract_params, path)
-      item = {"params": abstract_params}
+      item = {part: abstract_params}
       restore_args = ocp.checkpoint_utils.construct_restore_args(item)
       default = ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True)
-      params = reader.restore(path, args=ocp.args.Composite(default=default))["default"]["params"]
-      _check_sums(metadata, {"params": params})
+      params = reader.restore(path, args=ocp.args.Composite(default=default))["default"][part]
+      _check_sums(metadata, {part: params})
     except UserError:
       raise
     except Exception as error:  # Orbax and TensorStore raise many types for damaged files
@@ -184,9 +197,14 @@ def _reader() -> ocp.Checkpointer:
   return ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler()))
 
 
-def _saved_params(metadata) -> PyTree:
+def _saved_params(metadata, part: str = "params") -> PyTree:
   """Shapes and types of the parameters in a checkpoint."""
-  return metadata.item_metadata["default"].tree["params"]
+  return metadata.item_metadata["default"].tree[part]
+
+
+def _parts(state: TrainState) -> dict[str, PyTree]:
+  """The state without the fields that this run does not have; as it lies in a checkpoint."""
+  return {name: part for name, part in state._asdict().items() if part is not None}
 
 
 @jax.jit

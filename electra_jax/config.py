@@ -15,11 +15,20 @@ from electra_jax.errors import UserError
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
-             "train.on_nonfinite", "train.max_skipped_steps",
+             "train.on_nonfinite", "train.max_skipped_steps", "train.initial_loss_scale",
+             "train.loss_scale_growth_steps",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
              "data.on_bad_record", "data.tfds_dir", "data.cache_dir", "data.cache_bytes")
+
+
+# Keys that are younger than the first workdirs, with the value that means what a run did before there was the key.
+YOUNGER = {
+  "objective.z_loss_weight": 0.0, "optimizer.first_moment_dtype": "float32", "optimizer.second_moment_dtype": "float32",
+  "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
+  "eval.ema_params": False, "log.norms_per_group": False,
+}
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -119,17 +128,30 @@ def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
 def load(workdir: str) -> FrozenConfigDict:
   """The resolved config of a workdir; fine-tuning, export and predict start from it.
 
+  Keys that its version did not know are as YOUNGER says.
+
   Raises:
     UserError: there is no run, or its config.json cannot be read.
   """
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
-      return FrozenConfigDict(json.load(file)["resolved"])
+      return FrozenConfigDict(_with_younger_keys(json.load(file)["resolved"]))
   except (OSError, ValueError, KeyError) as error:
     raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
                     allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
                     fix="check the path, or train first: launch/demo.sh makes one in minutes") from error
+
+
+def _with_younger_keys(resolved: dict) -> dict:
+  """A config of an earlier version with the keys that it lacks."""
+  for key, value in YOUNGER.items():
+    *branches, name = key.split(".")
+    branch = resolved
+    for part in branches:
+      branch = branch.setdefault(part, {})
+    branch.setdefault(name, value)
+  return resolved
 
 
 def _versions() -> dict[str, str]:

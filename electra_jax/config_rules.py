@@ -32,7 +32,10 @@ CHOICES = {
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.on_nonfinite": ("stop", "skip"),
-  "train.compute_dtype": ("bfloat16", "float32"),
+  "train.compute_dtype": ("bfloat16", "float32", "float16"),
+  "train.remat": ("none", "full", "dots", "all_dots"),
+  "optimizer.first_moment_dtype": ("float32", "bfloat16"),
+  "optimizer.second_moment_dtype": ("float32", "bfloat16"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
   "task.on_long_text": ("cut", "error"),
   "task.layer_decay_form": ("paper", "released"),
@@ -42,6 +45,7 @@ CHOICES = {
 
 
 def choice_faults(c: ConfigDict) -> Iterator[str]:
+  """Names that are none of CHOICES; nothing can be derived from them."""
   for key, allowed in CHOICES.items():
     value = _lookup(c, key)
     if value not in allowed:
@@ -50,9 +54,11 @@ def choice_faults(c: ConfigDict) -> Iterator[str]:
 
 
 def range_faults(c: ConfigDict) -> Iterator[str]:
+  """Every other rule, for a config whose derived keys are filled in."""
   positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.log_every_steps", "train.max_skipped_steps", "eval.batch_size",
+              "train.initial_loss_scale", "train.loss_scale_growth_steps",
               "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
               "optimizer.decay_power",
@@ -67,7 +73,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
-                  "objective.sentence_weight", "objective.generator_steps",
+                  "objective.sentence_weight", "objective.generator_steps", "objective.z_loss_weight",
                   "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
   for key in not_negative:
     if _lookup(c, key) < 0:
@@ -75,7 +81,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
             "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
             "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2",
-            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share"]
+            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share", "train.ema_decay"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
@@ -127,6 +133,10 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     yield f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}"
   if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
     yield "optimizer.beta1 and beta2 must be below 1"
+  if c.train.ema_decay == 1:
+    yield "train.ema_decay must be below 1"
+  if c.eval.ema_params and not c.train.ema_decay:
+    yield "eval.ema_params asks for the moving average, but train.ema_decay is 0"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
 
@@ -136,6 +146,9 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
   name, tying = c.objective.name, c.objective.weight_tying
   if c.generator.kind != "learned" and name in ("two_stage", "adversarial"):
     yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
+  has_mlm = name in ("mlm", "mlm_nsp", "replace_mlm") or (c.generator.kind == "learned" and name != "adversarial")
+  if c.objective.z_loss_weight and not has_mlm:
+    yield f"objective.z_loss_weight is {c.objective.z_loss_weight}, but no masked LM is trained; set it to 0"
   sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
            if c.generator[size] != c.model[size]]
   both = ", ".join(f"{size} {c.generator[size]} and {c.model[size]}" for size in sizes)
@@ -182,6 +195,8 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
     yield f"task.max_length {t.max_length} is longer than the {rows} positions of the model; longer texts are cut to it"
   if t.patience_evals and t.select != "best":
     yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
+  if c.train.compute_dtype == "float16":
+    yield "train.compute_dtype float16 scales the loss, which only pre-training does; set it to bfloat16 or float32"
   if c.train.accumulation_steps != 1:
     yield "train.accumulation_steps is for pre-training; in fine-tuning lower task.seeds_at_once to save memory"
 

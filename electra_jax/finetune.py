@@ -92,6 +92,8 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
                        weight_decay_rate=0.0, schedule="linear")
     size = -(-32 // jax.device_count()) * jax.device_count()
     c.train.update(batch_size=size, accumulation_steps=1)
+    if c.train.compute_dtype == "float16":
+      c.train.compute_dtype = "float32"  # fine-tuning does not scale its loss
     c.eval.batch_size = size
     c.task.update(name=name, init_from=f"{workdir} at step {step}")
     summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)

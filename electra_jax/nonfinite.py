@@ -25,7 +25,8 @@ class Watch:
   """Looks at each log window of a run, as `train.on_nonfinite` and `train.max_skipped_steps` say."""
 
   def __init__(self, config_train):
-    self._skips, self._most = config_train.on_nonfinite == "skip", config_train.max_skipped_steps
+    self._skips = config_train.on_nonfinite != "stop" or config_train.compute_dtype == "float16"  # overflows are usual
+    self._most = config_train.max_skipped_steps
     self._in_a_row = 0
 
   def check(self, window: list[dict], values: dict[str, float], step: int) -> dict[str, float]:

@@ -16,20 +16,24 @@ import numpy as np
 import optax
 
 from electra_jax import (
+  averaging,
   checkpoints,
   distributed,
   evaluation,
   finetune,
   flops,
+  loss_scaling,
   memory,
   metrics,
   nonfinite,
+  norms,
   objectives,
   optim,
   pretrained,
   progress,
   published,
   sharding,
+  train_state,
 )
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
@@ -37,7 +41,7 @@ from electra_jax.data import corpus, pipeline, shards, tokenizers
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import electra_mlm
-from electra_jax.train_state import TrainState, abstract_state, count_parameters, init_state
+from electra_jax.train_state import TrainState, count_parameters
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
@@ -74,7 +78,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   init_params = functools.partial(objective.init, init_rng, example_batch)
   workdir_lib.record_config(given, config, workdir)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
-  state = restore_or_init(saved, config.checkpoint.init_from, init_params, tx, mesh, data.tokenizer)
+  state = restore_or_init(saved, config, init_params, tx, mesh, data.tokenizer)
   start_step = int(state.step)
   workdir_lib.record_start(workdir, start_step, mesh)
   start_up.done("restore")
@@ -90,6 +94,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
               f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
 
+  evaluated = functools.partial(train_state.evaluated_params, ema=config.eval.ema_params)
   eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=eval_rng))
   mlm_accuracy = electra_mlm.make_accuracy(transformer, config)
   evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
@@ -105,10 +110,10 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         if objective.phase_at(step - 1)[0] is not phase:
           phase, first_step = objective.phase_at(step - 1)
           if first_step == step - 1:
-            state = state._replace(params=phase.on_enter(state.params))
+            state = train_state.enter(phase, state)
           train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
                                        accumulation_steps=config.train.accumulation_steps,
-                                       skip_nonfinite=config.train.on_nonfinite == "skip")
+                                       **step_options(config))
         with timer.waiting():
           batch = next(batches)
         if step == start_step + 1:
@@ -134,14 +139,14 @@ def pretrain(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
         if evaluates:
           with timer.paused("evaluation"):
-            evaluation.log(evaluate(state.params), step, writer, bar)
+            evaluation.log(evaluate(evaluated(state)), step, writer, bar)
             evaluated_step = step
         with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
         if finetune.is_due(config, step):
           saved.save(state, step)  # a stop during the fine-tuning goes on from here
           with timer.paused("evaluation"):
-            kept = pretrained.of_run(config, data.tokenizer, state.params)
+            kept = pretrained.of_run(config, data.tokenizer, evaluated(state))
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
         if stop.reached(step) and step < config.train.num_steps:
           saved.save(state, step)
@@ -154,7 +159,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
     if start_step >= config.train.num_steps:
       bar.message(f"This run is finished: {start_step} of {config.train.num_steps} steps are done.")
     with timer.paused("evaluation"):
-      result = evaluate(state.params)
+      result = evaluate(evaluated(state))
       if evaluated_step != config.train.num_steps:
         evaluation.log(result, config.train.num_steps, writer, bar)
     if start_step < config.train.num_steps:
@@ -218,22 +223,23 @@ def prng_impl(name: str) -> str:
   return name
 
 
-def restore_or_init(saved: checkpoints.Checkpoints, init_from: str, init_params, tx, mesh, tokenizer) -> TrainState:
+def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mesh, tokenizer) -> TrainState:
   """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
-  state = saved.restore_newest(abstract_state(init_params, tx, mesh))
+  parts, init_from = train_state.parts(config.train), config.checkpoint.init_from
+  state = saved.restore_newest(train_state.abstract_state(init_params, tx, mesh, **parts))
   if state is not None:
     print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
     return state
-  state = init_state(init_params, tx, mesh)
+  state = train_state.init_state(init_params, tx, mesh, **parts)
   if init_from and published.is_published(init_from):
     params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)
-    return state._replace(params=params)
+    return train_state.with_params(state, params)
   if init_from:
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     step, params = checkpoints.load_params(init_from, wanted)
     print(f"Starting from the parameters of {init_from}, step {step}.", flush=True)
-    return state._replace(params=params)
+    return train_state.with_params(state, params)
   print("Starting from scratch.", flush=True)
   return state
 
@@ -244,12 +250,19 @@ def make_train_step(state: TrainState, **update_arguments):
   return jax.jit(functools.partial(update, **update_arguments), donate_argnums=0, out_shardings=(shardings, None))
 
 
+def step_options(config) -> dict:
+  """What the config asks of `update` besides its parts."""
+  return {"skip_nonfinite": config.train.on_nonfinite != "stop", "ema_decay": config.train.ema_decay,
+          "growth_steps": config.train.loss_scale_growth_steps, "norms_per_group": config.log.norms_per_group}
+
+
 def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_steps: int,
-           skip_nonfinite: bool = False):
+           skip_nonfinite: bool = False, ema_decay: float = 0.0, growth_steps: int = 2000,
+           norms_per_group: bool = False):
   """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
-  gradients_of = jax.value_and_grad(phase.loss, has_aux=True)
+  gradients_of = jax.value_and_grad(loss_scaling.scaled(phase.loss, state.loss_scale), has_aux=True)
 
   def add_micro_batch(total, index_and_rows):
     index, rows = index_and_rows
@@ -267,13 +280,25 @@ def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_
     numbered = (jnp.arange(accumulation_steps), micro_batches)
     ((loss, pairs), gradients), _ = jax.lax.scan(add_micro_batch, zeros, numbered)
 
+  loss, gradients = loss_scaling.unscaled((loss, gradients), state.loss_scale)
   gradients = keep_trainable(gradients, phase.trainable)
   updates, opt_state = tx.update(gradients, state.opt_state, state.params)
-  params = optax.apply_updates(state.params, keep_trainable(updates, phase.trainable))
+  updates = keep_trainable(updates, phase.trainable)
+  params = optax.apply_updates(state.params, updates)
   one = jnp.ones(())
   pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.tree.norm(gradients), one)}
-  new = TrainState(state.step + 1, params, opt_state)
-  return nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs) if skip_nonfinite else (new, pairs)
+  if norms_per_group:
+    pairs |= norms.by_group(gradients, "gradient_norm") | norms.by_group(updates, "update_norm")
+  new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)
+  if state.ema_params is not None:
+    new = new._replace(ema_params=averaging.follow(state.ema_params, params, ema_decay, state.step))
+  if skip_nonfinite or state.loss_scale is not None:
+    new, pairs = nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs)
+  if state.loss_scale is not None:
+    was_skipped = pairs[nonfinite.SKIPPED][0] > 0
+    new = new._replace(loss_scale=loss_scaling.adjusted(state.loss_scale, was_skipped, growth_steps))
+    pairs["train/loss_scale"] = (state.loss_scale.scale, one)
+  return new, pairs
 
 
 def keep_trainable(tree, trainable: str):

@@ -211,6 +211,42 @@ def test_resolved_config_is_frozen_and_the_recipe_untouched():
     config.train.num_steps = 3
 
 
+def test_a_workdir_of_an_earlier_version_goes_on(tmp_path):
+  """Keys that it does not know are as configs/common.py has them; with another value it is another run."""
+  given = recipe("small")
+  config = config_lib.resolve(given)
+  flat = config_lib.flatten(config)
+  assert {key: flat[key] for key in config_lib.YOUNGER} == config_lib.YOUNGER
+  path = tmp_path / "config.json"
+  config_lib.save(str(path), given, config)
+  record = json.loads(path.read_text())
+  for key in config_lib.YOUNGER:
+    *branches, name = key.split(".")
+    del functools.reduce(dict.get, branches, record["resolved"])[name]
+  path.write_text(json.dumps(record))
+  loaded = config_lib.load(str(tmp_path))
+  assert config_lib.check_resumable(loaded, config, "w") == {}
+  given.train.ema_decay = 0.99
+  with pytest.raises(UserError, match=r"train\.ema_decay: 0\.0 in the workdir, 0\.99 asked for"):
+    config_lib.check_resumable(loaded, config_lib.resolve(given), "w")
+
+
+@pytest.mark.parametrize("changes, said", [
+  ({"train.ema_decay": 1.0}, "train.ema_decay must be below 1"),
+  ({"eval.ema_params": True}, "train.ema_decay is 0"),
+  ({"train.remat": "some"}, "allowed: none, full, dots, all_dots"),
+  ({"optimizer.second_moment_dtype": "float16"}, "allowed: float32, bfloat16"),
+  ({"train.initial_loss_scale": 0.0}, "train.initial_loss_scale is 0.0; it must be positive"),
+  ({"objective.z_loss_weight": 1e-4, "objective.name": "adversarial"}, "no masked LM is trained"),
+  ({"train.compute_dtype": "float16", "mode": "finetune"}, "only pre-training does"),
+])
+def test_faults_of_numerics(changes, said):
+  given = recipe("base")
+  given.update_from_flattened_dict(changes)
+  with pytest.raises(UserError, match=re.escape(said)):
+    config_lib.resolve(given)
+
+
 def test_save_load_diff(tmp_path):
   given = recipe("small")
   config = config_lib.resolve(given)

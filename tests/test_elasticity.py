@@ -26,7 +26,7 @@ def mesh_of(data, fsdp, tensor):
 def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
   """Parameters, moments and counters of ELECTRA, saved from each mesh and restored onto the next."""
   config = tiny_config()
-  transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32", remat=False)
+  transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32")
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
   tx = optim.make(config.optimizer, config.train.num_steps)[0]
   rows = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), make_batch())

@@ -113,7 +113,7 @@ def test_two_stages_cost_what_they_train():
 
 
 def test_accumulation_and_remat_cost_nothing():
-  plain, other = resolved("small"), resolved("small", train__accumulation_steps=4, train__remat=True)
+  plain, other = resolved("small"), resolved("small", train__accumulation_steps=4, train__remat="full")
   assert flops.model_flops(plain) == flops.model_flops(other)
 
 

@@ -15,7 +15,8 @@ LAYERS = {
   "objectives": 2, "exchange": 2, "tasks": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
-  "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0,
+  "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0, "averaging": 0,
+  "loss_scaling": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
@@ -25,7 +26,7 @@ SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "chec
             ("finetune", "pretrained"), ("predictions", "pretrained"), ("pretrained", "published"),
             ("config", "errors"), ("config", "config_rules"), ("recipes", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
-            ("flops_tables", "flops")}
+            ("flops_tables", "flops"), ("norms", "sharding")}
 FORBIDDEN = {  # folder -> packages it must never import
   "data": {"jax", "flax", "optax"},
   "models": {"tensorflow", "tensorflow_datasets"},

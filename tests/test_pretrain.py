@@ -103,8 +103,9 @@ def test_accumulation_divides_by_the_global_target_count():
     assert values_of_parts[name] == pytest.approx(values[name], rel=1e-5)
 
 
-def test_remat_changes_nothing(on_one_device):
-  params, _ = run_steps(tiny_config(remat=True), one_device(), [make_batch()])
+@pytest.mark.parametrize("policy", ["full", "dots", "all_dots"])
+def test_remat_changes_nothing(policy, on_one_device):
+  params, _ = run_steps(tiny_config(remat=policy), one_device(), [make_batch()])
   assert_close(params, on_one_device[0])
 
 

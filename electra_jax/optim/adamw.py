@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from electra_jax.optim import moments
+
 
 def adamw(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation:
   """Adam's direction plus weight_decay_rate * parameter where the mask says so; no learning rate, no minus."""
@@ -14,14 +16,20 @@ def adamw(config_optimizer, decay_mask: Callable) -> optax.GradientTransformatio
 
 
 def adam_direction(config_optimizer) -> optax.GradientTransformation:
-  """m / (sqrt(v) + epsilon) with float32 moments; the inner rule of AdamW and LAMB.
+  """m / (sqrt(v) + epsilon), computed in float32; the inner rule of AdamW and LAMB.
 
   With `bias_correction` the moments are divided by 1 - beta**t first (the Adam paper). Without, the first update is
   (1 - beta1) / sqrt(1 - beta2) times as long: 3.162 at 0.9 and 0.999, which warm-up absorbs. The released BERT and
   ELECTRA code has none. Both keep the same state.
   """
-  beta1, beta2, epsilon = config_optimizer.beta1, config_optimizer.beta2, config_optimizer.epsilon
-  if config_optimizer.bias_correction:
+  c = config_optimizer
+  rule = _adam(c.beta1, c.beta2, c.epsilon, c.bias_correction)
+  dtypes = c.first_moment_dtype, c.second_moment_dtype
+  return rule if dtypes == ("float32", "float32") else moments.stored_as(rule, *dtypes)
+
+
+def _adam(beta1: float, beta2: float, epsilon: float, bias_correction: bool) -> optax.GradientTransformation:
+  if bias_correction:
     return optax.scale_by_adam(beta1, beta2, epsilon, mu_dtype=jnp.float32)
 
   def update(gradients, state, params=None):

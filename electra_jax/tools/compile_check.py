@@ -27,7 +27,7 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
 
   python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4
   python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:16x16 --mesh=fsdp=1 --mesh=fsdp=16
-  python -m electra_jax.tools.compile_check configs/roberta_large.py --topology=v5e:16x16 --config.train.remat=True
+  python -m electra_jax.tools.compile_check configs/roberta_large.py --topology=v5e:16x16 --config.train.remat=full
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
 For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
@@ -37,6 +37,7 @@ Compiling takes minutes of one core, far more for large recipes, whatever the sl
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
 LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
+TRIES_OF_REMAT = {"none": "dots", "all_dots": "dots", "dots": "full"}
 MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
 
 
@@ -149,12 +150,13 @@ def compile_step(config, devices: list):
   key = jax.random.key(config.seed, impl=impl)
   shapes = batch_shapes(config)
   example = {name: jnp.zeros((1, *shape[1:]), dtype) for name, (shape, dtype) in shapes.items()}
-  state = train_state.abstract_state(functools.partial(objective.init, key, example), tx, mesh)
+  state = train_state.abstract_state(functools.partial(objective.init, key, example), tx, mesh,
+                                     **train_state.parts(config.train))
   batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
            for name, (shape, dtype) in shapes.items()}
   with jax.set_mesh(mesh):
     step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[-1], tx=tx, rng=key,
-                                    accumulation_steps=steps)
+                                    accumulation_steps=steps, **pretrain.step_options(config))
     return state, batch, step.lower(state, batch).compile()
 
 
@@ -216,8 +218,8 @@ def verdict(report: Report, config, hbm: float) -> str:
     tries.append(f"--mesh=fsdp={2 * report.mesh['fsdp']}")
   if rows > 1:
     tries.append(f"--config.train.accumulation_steps={2 * config.train.accumulation_steps}")
-  if not config.train.remat:
-    tries.append("--config.train.remat=True")
+  if config.train.remat in TRIES_OF_REMAT:
+    tries.append(f"--config.train.remat={TRIES_OF_REMAT[config.train.remat]}")
   return "does not fit: try " + (", ".join(tries) or f"--mesh=tensor={2 * report.mesh['tensor']}, or a larger slice")
 
 

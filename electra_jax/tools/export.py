@@ -25,6 +25,7 @@ USAGE = """Writes a run's networks as files that other code bases load.
 
   The newest checkpoint:   python -m electra_jax.tools.export --workdir=runs/base --out=exported
   An earlier one:          python -m electra_jax.tools.export --workdir=runs/base --step=5000 --out=exported
+  Its moving average:      python -m electra_jax.tools.export --workdir=runs/base --ema --out=exported
   For Flax, as trained:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=msgpack
 
 An ELECTRA gives exported/discriminator and exported/generator, every other run the one folder. Each loads with one
@@ -41,8 +42,8 @@ class Exported(NamedTuple):
   left_out: list[str]  # heads that transformers has no place for
 
 
-def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf") -> Exported:
-  """Writes the networks of a checkpoint (None: the newest).
+def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf", part: str = "params") -> Exported:
+  """Writes the networks of a checkpoint (None: the newest); `part` as in `checkpoints.load_params`.
 
   Raises:
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
@@ -55,7 +56,7 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   if file_format not in WRITERS:
     raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")
   config = config_lib.load(workdir)
-  step, params = checkpoints.load_params(workdir, step=step)
+  step, params = checkpoints.load_params(workdir, step=step, part=part)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
   flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   with new_folder(out) as partial:
@@ -209,6 +210,7 @@ def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.DEFINE_string("out", None, "The new folder.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
+  flags.DEFINE_bool("ema", False, "The moving average of the parameters (train.ema_decay) in place of the last ones.")
   flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers. msgpack: for Flax.")
 
 
@@ -220,7 +222,7 @@ def main(argv: list[str]) -> None:
                     allowed="the folder of a run, and a new one",
                     fix="python -m electra_jax.tools.export --workdir=runs/tiny --out=exported")
   main_lib.start_jax()
-  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format)
+  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format, "ema_params" if FLAGS.ema else "params")
   if done.left_out:
     print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
   for folder in done.folders:
