@@ -73,7 +73,7 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
   130 for Ctrl-C elsewhere.
   `usage` is what --help prints above the flags.
   """
-  sys.modules["__main__"].__doc__ = usage
+  sys.modules["__main__"].__doc__ = f"{usage.rstrip()}\n"  # an empty line in front of the flags
   logging.set_verbosity(logging.WARNING)
 
   def parse(argv: list[str]) -> list[str]:

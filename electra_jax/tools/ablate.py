@@ -264,7 +264,7 @@ def define_flags() -> None:
   flags.DEFINE_integer("steps", None, "Optimizer updates of every run.", lower_bound=1)
   flags.DEFINE_float("flops", None, "Training FLOPs of every run, in the paper's convention.", lower_bound=1.0)
   flags.DEFINE_string("table", None, f"Recipes of a table: {', '.join(TABLES)}; `:tiny` shrinks them all.")
-  flags.DEFINE_multi_string("set", [], "KEY=VALUE for all recipes, for instance --set=data.path=/path/to/text.")
+  flags.DEFINE_multi_string("set", [], "KEY=VALUE for all recipes, for instance --set=data.path=/path/to/text")
   flags.DEFINE_integer("seeds", 1, "Runs of each recipe, with seeds seed, seed + 1, ...", lower_bound=1)
   flags.DEFINE_integer("points", 8, "Checkpoints of each run that are kept and measured.", lower_bound=1)
   flags.DEFINE_string("quality", "continuation", "What is compared, a row of QUALITIES in tools/ablate_quality.py.")

@@ -208,6 +208,7 @@ WRITERS = {"hf": write_hf, "msgpack": write_msgpack}
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
+  flags.declare_key_flag("workdir")  # appears in --help
   flags.DEFINE_string("out", None, "The new folder.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
   flags.DEFINE_bool("ema", False, "The moving average of the parameters (train.ema_decay) in place of the last ones.")

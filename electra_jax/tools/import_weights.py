@@ -110,6 +110,7 @@ def initial_params(config, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTr
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
+  flags.declare_key_flag("config")  # appears in --help
   flags.DEFINE_string("weights", None, "Folder or file of the published weights.")
   flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not beside the weights.")
   flags.DEFINE_string("out", None, "The new folder.")

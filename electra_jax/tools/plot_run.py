@@ -1,7 +1,4 @@
-"""How did the runs go? Draws the curves of one or several workdirs into one picture.
-
-    python -m electra_jax.tools.plot_run WORKDIR [WORKDIR ...] [--out=curves.png] [--log_steps]
-"""
+"""How did the runs go? Draws the curves of one or several workdirs into one picture."""
 
 import argparse
 import math
@@ -11,6 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from electra_jax import metrics
 from electra_jax.errors import UserError
+
+USAGE = """Draws the curves of one or several runs into one picture: losses, quality, speed.
+
+  One run:               python -m electra_jax.tools.plot_run runs/tiny
+  Several, one picture:  python -m electra_jax.tools.plot_run runs/tiny runs/other --out=both.png
+  The beginning in view: python -m electra_jax.tools.plot_run runs/base --log_steps --out=base.pdf
+
+One run has a colour for each curve; several have a colour for each run and a line style for each curve. The picture is
+curves.png in the first WORKDIR unless --out says otherwise. A run that is still going on is drawn as far as it is."""
 
 # Title, unit of the y axis, and the curves: (split, metric, label, line). A split of None means any.
 PANELS = (
@@ -152,7 +158,8 @@ def _save(figure, out: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
   """The command; returns its exit status: 0, or 2 for a mistake of the user."""
-  parser = argparse.ArgumentParser(prog="python -m electra_jax.tools.plot_run", description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(prog="python -m electra_jax.tools.plot_run", description=USAGE,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="a run's folder, with metrics.jsonl")
   parser.add_argument("--out", default="", help="the picture; default: curves.png in the first WORKDIR")
   parser.add_argument("--log_steps", action="store_true", help="logarithmic step axis")

@@ -22,6 +22,7 @@ from electra_jax import metrics
 from electra_jax.errors import Interrupted, UserError
 
 FLAGS = flags.FLAGS
+flags.declare_key_flag("workdir")  # appears in --help
 flags.DEFINE_float("minutes", 20.0, "How long faults are injected; the last round is then trained to its end.",
                    lower_bound=0.0)
 flags.DEFINE_float("within", 0.3, "Signals come within this share of an undisturbed run's time after each start: less "

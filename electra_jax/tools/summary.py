@@ -12,7 +12,11 @@ from electra_jax.errors import UserError
 
 USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
 
-  python -m electra_jax.tools.summary runs/tiny"""
+  python -m electra_jax.tools.summary runs/tiny
+  python -m electra_jax.tools.summary runs/*
+
+A loss means something beside its baseline only: the unigram entropy is the loss of the best model that ignores all
+context, an AUC of 0.5 is chance. tools/report has more, as a page."""
 
 
 def rows_of(workdir: str) -> list[tuple[str, str, str]]:
