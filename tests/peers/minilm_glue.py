@@ -27,7 +27,7 @@ from electra_jax.tasks.glue import GLUE
 # transformers' defaults, and run_glue's usual length, batch and epochs
 SETTINGS = {"optimizer.learning_rate": 5e-5, "optimizer.epsilon": 1e-8, "train.compute_dtype": "float32",
             "train.batch_size": 32, "task.num_epochs": 3.0, "task.warmup_share": 0.0, "task.layer_decay": 1.0,
-            "task.max_length": 128, "task.pooler": "tanh", "log.tensorboard": False}
+            "task.max_length": 128, "task.pad_to_max_length": True, "task.pooler": "tanh", "log.tensorboard": False}
 NUM_SEEDS = {"mrpc": 5, "rte": 5, "stsb": 5, "sst2": 3}
 MAX_TRAIN = {"sst2": 10_000}  # a fixed subset: all of SST-2 takes seven times as long
 

@@ -63,6 +63,24 @@ def test_patience_waits_for_every_seed_and_nan_is_no_improvement():
   assert not results.is_stale(curve((0.5, 0.5)), "accuracy", 0)
 
 
-def test_seqeval_counts_entities():
-  pytest.importorskip("seqeval")
+ENTITIES = [  # tags -> (type, first word, last word); what seqeval 1.2.2 finds too
+  ("B-A I-A O B-A", [("A", 0, 1), ("A", 3, 3)]),
+  ("I-A I-A B-A I-B", [("A", 0, 1), ("A", 2, 2), ("B", 3, 3)]),
+  ("B-A E-A I-A S-A S-A", [("A", 0, 1), ("A", 2, 2), ("A", 3, 3), ("A", 4, 4)]),
+  ("O O", []),
+  ("B I O I", [("", 0, 1), ("", 3, 3)]),
+  ("B-A-x I-A-x I-A", [("A-x", 0, 1), ("A", 2, 2)]),
+  ("", []),
+]
+
+
+@pytest.mark.parametrize("tags,found", ENTITIES)
+def test_entities(tags, found):
+  assert scoring.entities(tags.split()) == found
+
+
+def test_entity_f1():
   assert scoring.entity_f1([("B-A", "I-A", "O")], [("B-A", "O", "O")]) == 0.0
+  assert scoring.entity_f1([("B-A", "O", "B-B"), ("B-A",)], [("B-A", "O", "B-C"), ("O",)]) == pytest.approx(2 / 5)
+  assert scoring.entity_f1([("O",)], [("O",)]) == 0.0 and math.isnan(
+    scoring.score(["entity_f1"], [None], [("O",)])["entity_f1"])
