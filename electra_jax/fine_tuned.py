@@ -1,201 +1,225 @@
-"""What does a fine-tuned model say? The class of a text or a pair of texts, the answer to a question in a text."""
+"""What does a fine-tuned model say? Classes of a text or pair, tags of words, the best choice, an answer in a text.
+
+Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
+there; `Said.was_cut` tells.
+"""
 
 import functools
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from electra_jax import inference
-from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.inference import Run
 from electra_jax.objectives.networks import Network
-from electra_jax.tasks import features
+from electra_jax.tasks import HEADS, batches, features, race, sentences, squad
+from electra_jax.tasks.contract import Example, Feature
 
-WINDOW_STRIDE = 128  # tokens between the starts of a long context's windows (BERT's and ELECTRA's SQuAD code)
-LONGEST_ANSWER = 30  # tokens, as there
-SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
-
-ACTIVATIONS = {"none": lambda x: x, "tanh": jnp.tanh, "gelu": functools.partial(jax.nn.gelu, approximate=False)}
+ROWS = (1, 4, 16, inference.BATCH_SIZE)  # sizes of batches, so that few programs compile
 
 
-class Pair(NamedTuple):
-  """An encoded text, with or without a second one."""
+class Said(NamedTuple):
+  """An answer."""
 
-  sentence: Sentence  # its offsets are those of the text that `second` says
-  second: int  # position of the second text's first token; 0: there is none
+  found: Any  # Classes, Tags, probabilities of the choices, or Answer
+  was_cut: bool  # whether the model read all of the texts
 
 
 class Classes(NamedTuple):
   """What a classification head says."""
 
-  labels: tuple[str, ...]
-  values: Float[np.ndarray, "labels"]  # probabilities; of a regression (a single label) the value itself
+  labels: tuple[str, ...]  # of a regression none
+  values: Float[np.ndarray, "labels"]  # probabilities; of a regression the value itself
 
 
-class Span(NamedTuple):
-  """The best answer within a context."""
+class Tags(NamedTuple):
+  """The tag of each word."""
 
-  text: str
-  start: int  # context[start:end]
-  end: int
-  score: float  # logit of its start plus that of its end
-  no_answer_score: float  # the same of [CLS]: the lowest of all windows; SQuAD 2.0 answers if `score` exceeds it
+  names: tuple[str, ...]  # of words that were cut off "O", or the first label
+  probabilities: Float[np.ndarray, "words"]  # of the words that were read
+
+
+class Answer(NamedTuple):
+  """The best span of a context."""
+
+  text: str  # "": the model finds that the context does not answer the question
+  candidates: tuple[squad.Candidate, ...]  # the best first
+  null_odds: float  # how much likelier no answer is than one: a logit; of other code bases see `answer_questions`
 
 
 # ---- encoding ----
 
 
-def encode_pair(run: Run, first: str, second: str | None, max_tokens: int | None = None) -> Pair:
-  """[CLS] first [SEP] second [SEP]; RoBERTa has two separators between. Offsets are those of the second, if given.
+def encode_texts(run: Run, first: str, second: str | None = None) -> list[Feature]:
+  """A text, or a pair.
 
   Raises:
-    UserError: a text is empty, or both together are too long.
+    UserError: a text is empty.
   """
-  length = max_tokens or run.config.data.sequence_length
-  one = inference.encode(run, first)
-  if second is None:
-    return Pair(one, 0)
-  if not second.strip():
-    raise UserError("The second text is empty", got=repr(second), allowed="text with at least one visible character",
-                    fix="leave the field out for a single text")
-  ids, offsets = run.tokenizer.encode_words(second)
-  joined = [*one.ids, *_separators(run), *ids, run.tokenizer.sep_id]
-  if len(joined) > length:
-    raise UserError("Two texts are too long for this model", got=f"{len(joined)} tokens in {first[:40]!r}...",
-                    allowed=f"at most {length} tokens, special ones included", fix="shorten one of them")
-  begin = len(joined) - len(ids) - 1
-  return Pair(Sentence(second, joined, [(0, 0)] * begin + offsets + [(len(second),) * 2], []), begin)
+  texts = [first] if second is None else [first, second]
+  for name, text in zip(("text", "pair"), texts):
+    _check_text(name, text)
+  return [features.sequence(run.tokenizer, texts, run.config.data.sequence_length)]
 
 
-def _separators(run: Run) -> list[int]:
-  """What stands between two texts besides the first one's [SEP]: RoBERTa's vocabulary comes with a second one."""
-  return [run.tokenizer.sep_id] * (features.num_separators(run.tokenizer) - 1)
-
-
-def encode_windows(run: Run, question: str, context: str) -> list[Pair]:
-  """The question with overlapping stretches of the context; every token of it is in one.
+def encode_words(run: Run, words: str | Sequence[str]) -> list[Feature]:
+  """A sentence of words, as a list or with blanks between them.
 
   Raises:
-    UserError: one is empty, or the question leaves no room.
+    UserError: there is no word.
   """
-  asked = inference.encode(run, question)
-  if not context.strip():
-    raise UserError("The context is empty", got=repr(context), allowed="the text that holds the answer",
-                    fix="put it into the field `context`")
-  begin = len(asked.ids) + len(_separators(run))
-  room = run.config.data.sequence_length - begin - 1
-  if room < SHORTEST_CONTEXT:
-    raise UserError("The question is too long for this model", got=f"{len(asked.ids)} tokens in {question[:60]!r}...",
-                    allowed=f"at most {len(asked.ids) + room - SHORTEST_CONTEXT} tokens", fix="shorten the question")
-  ids, offsets = run.tokenizer.encode_words(context)
-  windows, start = [], 0
-  while True:
-    kept = slice(start, start + room)
-    windows.append(Pair(Sentence(context, [*asked.ids, *_separators(run), *ids[kept], run.tokenizer.sep_id],
-                                 [(0, 0)] * begin + offsets[kept] + [(len(context),) * 2], []), begin))
-    if start + room >= len(ids):
-      return windows
-    start += min(WINDOW_STRIDE, room)
+  words = words.split() if isinstance(words, str) else list(words)
+  _check_text("words", " ".join(words))
+  example = Example("", (tuple(words),), None, "")
+  return [features.words(run.tokenizer, example, run.config.data.sequence_length, {}) | {"_example": example}]
 
 
-def make_batch(run: Run, pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
-  """`inference.make_batch`; the second text has token type 1 (a model with a single type reads that one)."""
-  batch = inference.make_batch(run, [pair.sentence for pair in pairs])
-  for row, (sentence, second) in enumerate(pairs):
-    batch["token_type_ids"][row, second:len(sentence.ids)] = int(second > 0)
-  return batch
+def encode_choices(run: Run, text: str, choices: Sequence[str], question: str | None = None) -> list[Feature]:
+  """A row for each choice, with the question in front of it if there is one (RACE).
+
+  Raises:
+    UserError: a text is empty, or there is nothing to choose between.
+  """
+  _check_text("text", text)
+  if isinstance(choices, str) or len(choices) < 2 or not all(choice.strip() for choice in choices):
+    raise UserError("There is nothing to choose between", got=repr(choices), allowed="a list of two texts or more",
+                    fix='write "choices": ["one", "another"]')
+  options = [choice if question is None else race.question_and_answer(question, choice) for choice in choices]
+  return race.choices(run.tokenizer, text, options, run.config.data.sequence_length,
+                      run.config.fine_tuned.max_question_length)
 
 
-# ---- heads ----
+def encode_question(run: Run, question: str, context: str) -> list[Feature]:
+  """The question with overlapping windows of the context.
+
+  Raises:
+    UserError: a text is empty, or the question leaves no room.
+  """
+  _check_text("question", question)
+  _check_text("context", context)
+  known, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
+  rows = squad.windows(example, *squad.encode_context(run.tokenizer, context), run.tokenizer,
+                       run.config.data.sequence_length, stride=known.window_stride,
+                       max_question=known.max_question_length, with_null=known.is_answerable_known)
+  return [row | {"_example": example} for row in rows]
 
 
-def check_head(run: Run, head: str) -> None:
-  """Raises where the model has no such head."""
+def _check_text(field: str, text: str) -> None:
+  if not text.strip():
+    raise UserError(f"The {field} is empty", got=repr(text), allowed="text with at least one visible character",
+                    fix=f"fill the field `{field}`")
+
+
+# ---- answers ----
+
+
+def check_head(run: Run, *heads: str) -> None:
+  """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
   found = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
-  if found != head:
-    raise UserError(f"This model has no {head.replace('_', ' ')}", got=found.replace("_", " ") or "no fine-tuned head",
-                    allowed="a model that was fine-tuned for the task, in a Hugging Face folder",
+  if found not in heads:
+    raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
+                    got=found.replace("_", " ") or "no head of fine-tuning",
+                    allowed="a fine-tuned run, its export, or such a Hugging Face folder",
                     fix="fine-tune it first, or ask for something else with --task")
 
 
-def classify(run: Run, pairs: Sequence[Pair]) -> list[Classes]:
-  """Probabilities of the labels, for each text or pair; of a regression its value.
+def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """`Classes` of each text or pair.
 
   Raises:
     UserError: the model has no classification head.
   """
-  check_head(run, "classification_head")
+  check_head(run, "classification", "regression")
   labels = tuple(run.config.fine_tuned.labels)
-  logits = _in_batches(run, pairs, _class_logits)
-  return [Classes(labels, row if len(row) == 1 else np.asarray(jax.nn.softmax(row))) for row in logits]
+  outputs = _outputs(run, asked)["classification_head"]
+  is_regression = run.config.fine_tuned.head == "regression"
+  return _said(asked, [Classes((), rows[0]) if is_regression else Classes(labels, _softmax(rows[0]))
+                       for rows in outputs])
 
 
-def answer_questions(run: Run, questions: Sequence[Sequence[Pair]]) -> list[Span]:
-  """The best span of each question's windows.
+def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """`Tags` of each sentence.
+
+  Raises:
+    UserError: the model has no tagging head.
+  """
+  check_head(run, "tagging")
+  outputs, labels = _outputs(run, asked)["tagging_head"], tuple(run.config.fine_tuned.labels)
+  found = []
+  for rows, asked_one in zip(outputs, asked):
+    (names,) = sentences.decode_tags({"tagging_head": rows}, asked_one, [asked_one[0]["_example"]], labels)
+    found.append(Tags(names, _softmax(rows[0][asked_one[0]["_first"]]).max(axis=-1)))
+  return _said(asked, found)
+
+
+def choose(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """The probability of each choice.
+
+  Raises:
+    UserError: the model has no multiple-choice head.
+  """
+  check_head(run, "multiple_choice")
+  return _said(asked, [_softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
+
+
+def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """An `Answer` to each question.
+
+  What was fine-tuned here on SQuAD 2.0 says by a head of its own whether there is an answer, with the threshold that
+  its dev set chose. Of others `null_odds` is the score of [CLS] as an answer minus that of the best one, and they
+  always answer: nobody can see from their files whether they have learnt not to.
 
   Raises:
     UserError: the model has no span head.
   """
-  check_head(run, "span_head")
-  logits = iter(_in_batches(run, [window for windows in questions for window in windows], _span_logits))
-  answers = []
-  for windows in questions:
-    spans = [best_span(window, next(logits)) for window in windows]
-    best = max(spans, key=lambda span: span.score)
-    answers.append(best._replace(no_answer_score=min(span.no_answer_score for span in spans)))
-  return answers
+  check_head(run, "span")
+  known, outputs, found = run.config.fine_tuned, _outputs(run, asked), []
+  for number, rows in enumerate(asked):
+    spans = outputs["span_head"][number]
+    null = outputs["answerable_head"][number] if known.is_answerable_known else np.zeros(len(rows))
+    (one,) = squad.decode({"span_head": spans, "answerable_head": null}, [row | {"_example": 0} for row in rows],
+                          [rows[0]["_example"]], max_answer=known.max_answer_length, num_best=known.num_best)
+    one = one or squad.Answer((), np.nan)  # of a network that says no numbers
+    text, odds = squad.best_text(one), one.null_odds
+    if known.is_answerable_known:
+      text = text if odds <= known.null_odds_threshold else ""
+    elif one.candidates:
+      odds = min(float(span[0].sum()) for span in spans) - one.candidates[0].start_logit - one.candidates[0].end_logit
+    found.append(Answer(text, one.candidates, odds))
+  return _said(asked, found)
 
 
-def best_span(window: Pair, logits: Float[np.ndarray, "length 2"]) -> Span:
-  """The likeliest start and end within the context, the end not before the start, of at most LONGEST_ANSWER tokens.
-
-  >>> window = Pair(Sentence("a b c", [2, 9, 3, 7, 8, 9, 3], [(0, 0)] * 3 + [(0, 1), (2, 3), (4, 5), (5, 5)], []), 3)
-  >>> best_span(window, np.array([[1, 1], [9, 9], [0, 0], [0, 2], [2, 0], [0, 1], [9, 9]], float))
-  Span(text='b c', start=2, end=5, score=3.0, no_answer_score=2.0)
-  """
-  context = slice(window.second, len(window.sentence.ids) - 1)
-  start, end = logits[context, 0], logits[context, 1]
-  sums = start[:, None] + end[None, :]  # [start, end]
-  allowed = np.triu(np.ones(sums.shape, bool)) & np.tri(*sums.shape, LONGEST_ANSWER - 1, dtype=bool)
-  first, last = np.unravel_index(np.where(allowed, sums, -np.inf).argmax(), sums.shape)
-  offsets = window.sentence.offsets[context]
-  begin, stop = offsets[first][0], offsets[last][1]
-  return Span(window.sentence.text[begin:stop], begin, stop, float(sums[first, last]), float(logits[0].sum()))
+def _said(asked: Sequence[list[Feature]], found: list) -> list[Said]:
+  return [Said(one, any(row["_was_cut"] for row in rows)) for one, rows in zip(found, asked, strict=True)]
 
 
-def _in_batches(run: Run, pairs: Sequence[Pair], logits_of) -> list[np.ndarray]:
-  """A row of logits for each pair, in their order; pairs of similar length are computed together."""
-  found = [np.empty(0)] * len(pairs)
-  for indices in inference.batches_of([pair.sentence for pair in pairs], range(len(pairs))):
-    batch = make_batch(run, [pairs[i] for i in indices])
-    head = run.config.fine_tuned
-    rows = jax.device_get(logits_of(run.params, batch, run.network, head.network, head.activation))
-    for row, i in zip(rows, indices):
-      found[i] = row
-  return found
+def _softmax(logits: Float[np.ndarray, "*rows labels"]) -> Float[np.ndarray, "*rows labels"]:
+  shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return shares / shares.sum(axis=-1, keepdims=True)
 
 
-@functools.partial(jax.jit, static_argnames=("network", "name", "activation"))
-def _class_logits(params: PyTree, batch, network: Network, name: str, activation: str) -> Float[Array, "batch labels"]:
-  head = params[name]["classification_head"]
-  x = network.encode(params, batch, batch["input_ids"])[:, 0].astype(jnp.float32)  # [batch, hidden]
-  if "dense" in head:
-    x = ACTIVATIONS[activation](_dense(x, head["dense"]))
-  return _dense(x, head["output"])
+def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np.ndarray]]]:
+  """{head: its outputs for each row of each question}; rows of similar length are computed together."""
+  rows = [row for one in asked for row in one]
+  order = sorted(range(len(rows)), key=lambda i: batches.num_tokens(rows[i]))
+  found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
+  for first in range(0, len(order), ROWS[-1]):
+    chosen = order[first:first + ROWS[-1]]
+    size = next(size for size in ROWS if size >= len(chosen))
+    length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
+    batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
+    for name, values in jax.device_get(_task_outputs(run.params, batch, run.network)).items():
+      for value, i in zip(values, chosen):
+        found[name][i] = value
+  bounds = np.cumsum([0, *map(len, asked)])
+  return {name: [values[a:b] for a, b in itertools.pairwise(bounds)] for name, values in found.items()}
 
 
-@functools.partial(jax.jit, static_argnames=("network", "name", "activation"))
-def _span_logits(params: PyTree, batch, network: Network, name: str, activation: str
-                 ) -> Float[Array, "batch length 2"]:
-  del activation
-  hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
-  return _dense(hidden, params[name]["span_head"]["output"])
-
-
-def _dense(x, layer):
-  return jnp.matmul(x, layer["kernel"], precision=jax.lax.Precision.HIGHEST) + layer["bias"]
+@functools.partial(jax.jit, static_argnames="network")
+def _task_outputs(params: PyTree, batch, network: Network) -> dict[str, Array]:
+  return network.task_outputs(params, batch)

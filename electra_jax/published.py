@@ -1,5 +1,6 @@
 """How does a published model become one that answers? Its weights, sizes and vocabulary as parts of a run."""
 
+import dataclasses
 import os
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import networks
 
 HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
-FINE_TUNED = ("classification_head", "span_head")  # that `fine_tuned` knows how to run
+
+HIDDEN_LAYER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}  # of transformers' heads over [CLS]
 
 NO_VOCABULARY = "The published model has no vocabulary beside it"
 
@@ -44,13 +46,14 @@ def load(path: str) -> Published:
   for name, one in weights.items():
     encoder = make_encoder(name, one, tokenizer.vocab_size, path)
     encoders.append(encoder)
-    params[name] = make_params(encoder, one) | fine_tuned_head(one)
+    params[name] = make_params(encoder, one)
   config = _config(encoders, tokenizer, next(iter(weights.values())))
   return Published(config, tokenizer, jax.device_put(params), networks.separate(*encoders))
 
 
 def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> networks.Encoder:
-  """The encoder that a config.json describes, with the heads whose tensors are there.
+  """The encoder that a config.json describes, with the heads whose tensors are there: of pre-training, or the one of
+  fine-tuning, which shares names with others, so that the class in config.json decides.
 
   Raises:
     UserError: a size is missing, it has parts that are not built here, or the vocabulary is too large for it.
@@ -63,8 +66,15 @@ def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> net
   # CPUs have no bfloat16 units worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
   transformer = make_transformer_config(FrozenConfigDict(model), num_tokens=num_tokens, dtype=dtype)
-  found = mapping.heads_in(weights.tensors, weights.config["model_type"])
-  return networks.Encoder(name, transformer, tuple(head for head in HEADS if head in found))
+  found = hf_config.heads_of(weights.config, weights.tensors)
+  head = next((head for head in found if head in hf_config.FINE_TUNING), None)
+  if head is None:
+    return networks.Encoder(name, transformer, tuple(head for head in HEADS if head in found))
+  family = weights.config["model_type"]
+  rows = mapping.FAMILIES[family][1]
+  pooler = HIDDEN_LAYER[family] if f"{head}/dense/kernel" in rows else "none"
+  num_labels = len(weights.tensors[rows[f"{head}/output/bias"]])
+  return networks.Encoder(name, dataclasses.replace(transformer, num_labels=num_labels, pooler=pooler), (head,))
 
 
 def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
@@ -82,24 +92,6 @@ def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
   found = mapping.from_hf(weights.tensors, paths, weights.config["model_type"])
   return jax.tree_util.tree_map_with_path(lambda path, _: np.asarray(found[sharding.path_name(path)], np.float32),
                                           shapes)
-
-
-def fine_tuned_head(weights: Weights) -> dict[str, PyTree]:
-  """{head: its parameters} of the head that a model was fine-tuned with; {} without one.
-
-  Multiple choice has the tensors of a classification, so the class that config.json names decides.
-  """
-  family = weights.config["model_type"]
-  named = set(weights.config.get("architectures") or ())
-  found = mapping.heads_in(weights.tensors, family)
-  head = next((head for head in FINE_TUNED if head in found and hf_config.ARCHITECTURES[family][head] in named), None)
-  layers = {}
-  for ours, theirs in mapping.FAMILIES[family][1].items():
-    name, *path = ours.split("/")
-    if name == head:
-      value = weights.tensors[theirs]
-      layers.setdefault(path[0], {})[path[1]] = value.T if path[1] == "kernel" else value
-  return {head: layers} if head else {}
 
 
 def load_tokenizer(path: str) -> tokenizers.Tokenizer:
@@ -171,14 +163,15 @@ def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer, k
   t = encoders[0].transformer
   heads = {head for encoder in encoders for head in encoder.head_names}
   length = t.max_position_embeddings - t.position_offset
-  head, layers = next(iter(fine_tuned_head(kept).items()), ("", {}))
   named = {int(i): label for i, label in (kept.config.get("id2label") or {}).items()}
-  num_labels = len(layers["output"]["bias"]) if layers else 0
+  head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
+  if head == "classification" and t.num_labels == 1:
+    head = "regression"
   return FrozenConfigDict({
     "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
-    "fine_tuned": {"head": head, "network": encoders[0].name,
-                   "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(num_labels)),
-                   "activation": "gelu" if kept.config["model_type"] == "electra" else "tanh"},
+    "fine_tuned": {"head": head, "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
+                   "window_stride": 128, "max_question_length": 64, "max_answer_length": 30,  # BERT's SQuAD code
+                   "num_best": 20, "is_answerable_known": False, "null_odds_threshold": 0.0},
     "generator": {"kind": "learned" if "mlm_head" in heads else "none"},
     "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
                   "sampling_temperature": 1.0, "sampling_excludes_original": False},

@@ -1,5 +1,6 @@
 """How is what was trained read back? A run's workdir, a fine-tuned one, or published weights become a Run."""
 
+import dataclasses
 import json
 import os
 from typing import NamedTuple
@@ -16,9 +17,9 @@ from electra_jax.exchange import formats
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import networks
 from electra_jax.objectives.networks import Network
+from electra_jax.tasks import HEADS, results
 
 LABELS_FILE = "labels.json"  # beside the checkpoints of a fine-tuned run: task, head, label names
-FINE_TUNED_HEADS = {"classification": "classification_head", "regression": "classification_head"}  # others: + _head
 
 
 class Run(NamedTuple):
@@ -53,24 +54,34 @@ def load(workdir: str, step: int | None = None) -> Run:
   dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
   if os.path.exists(os.path.join(workdir, LABELS_FILE)):
-    network = networks.separate(networks.Encoder("encoder", transformer, ()))
-    return Run(_fine_tuned_config(workdir, config), tokenizer, step, params, network)
+    facts = _read_labels(workdir)
+    transformer = dataclasses.replace(transformer, num_labels=facts["num_labels"], pooler=config.task.pooler)
+    network = networks.separate(networks.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
+    return Run(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
   network = networks.make(transformer, config.generator, config.objective)
   return Run(config, tokenizer, step, params, network)
 
 
-def _fine_tuned_config(workdir: str, config: FrozenConfigDict) -> FrozenConfigDict:
-  """The config of a fine-tuned run with what `fine_tuned` must know of its head."""
+def _read_labels(workdir: str) -> dict:
+  """What fine-tuning noted about the head: task, head, num_labels, label_names."""
   path = os.path.join(workdir, LABELS_FILE)
   try:
     with open(path, encoding="utf-8") as file:
       facts = json.load(file)
-    head, labels = FINE_TUNED_HEADS.get(facts["head"], f"{facts['head']}_head"), tuple(facts["label_names"])
-    task = facts["task"]
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    return {"task": str(facts["task"]), "head": next(head for head in HEADS if head == facts["head"]),
+            "num_labels": int(facts["num_labels"]), "label_names": tuple(facts["label_names"])}
+  except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
     raise UserError("The labels of the fine-tuned run cannot be read", got=f"{path}: {error!r}",
                     allowed="the file as fine-tuning wrote it", fix="restore it from a backup") from error
+
+
+def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
+  """The config of a fine-tuned run with what `fine_tuned` must know of its head."""
   known = config.to_dict()
-  known["fine_tuned"] = {"head": head, "network": "encoder", "labels": labels, "activation": config.task.pooler}
-  known["objective"]["name"], known["generator"]["kind"] = task, "none"
+  keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
+  known["fine_tuned"] = {"head": facts["head"], "labels": facts["label_names"],
+                         **{key: known["task"][key] for key in keys},
+                         "is_answerable_known": facts["task"] == "squad_v2.0",  # of v1.1 that head was not trained
+                         "null_odds_threshold": results.null_odds_threshold(workdir)}
+  known["objective"]["name"], known["generator"]["kind"] = facts["task"], "none"
   return FrozenConfigDict(known)

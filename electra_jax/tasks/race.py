@@ -83,17 +83,24 @@ def _examples(record: Record, level: str) -> list[Example]:
 def featurize(example: Example, tokenizer, max_length: int, max_question: int) -> Feature:
   """[CLS] passage [SEP] question and answer [SEP] for each option; the passage loses its end where all is too long."""
   passage, question, options, _ = example.texts
+  rows = choices(tokenizer, passage, [question_and_answer(question, option) for option in options], max_length,
+                 max_question)
+  return {"input_ids": [row["input_ids"] for row in rows], "token_type_ids": [row["token_type_ids"] for row in rows],
+          "label": LETTERS.index(example.label), "_was_cut": any(row["_was_cut"] for row in rows)}
+
+
+def choices(tokenizer, passage: str, options: Sequence[str], max_length: int, max_question: int) -> list[Feature]:
+  """[CLS] passage [SEP] option [SEP] for each; an option keeps `max_question` tokens, the passage what is left."""
   read_passage = list(tokenizer.encode(passage))
   special = 2 + features.num_separators(tokenizer)
-  rows, was_cut = [], False
+  rows = []
   for option in options:
-    asked = list(tokenizer.encode(question_and_answer(question, option)))
+    asked = list(tokenizer.encode(option))
     kept = asked[:min(max_question, max_length - special)]
     room = max_length - special - len(kept)
-    was_cut |= len(kept) < len(asked) or room < len(read_passage)
-    rows.append(features.joined(tokenizer, [read_passage[:room], kept]))
-  return {"input_ids": [row["input_ids"] for row in rows], "token_type_ids": [row["token_type_ids"] for row in rows],
-          "label": LETTERS.index(example.label), "_was_cut": was_cut}
+    rows.append({**features.joined(tokenizer, [read_passage[:room], kept]),
+                 "_was_cut": len(kept) < len(asked) or room < len(read_passage)})
+  return rows
 
 
 def question_and_answer(question: str, option: str) -> str:

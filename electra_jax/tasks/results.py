@@ -142,6 +142,14 @@ def load(workdir: str) -> list[dict]:
   return [read_json(os.path.join(workdir, "seeds", f"{seed}.json")) for seed in finished_seeds(workdir)]
 
 
+def null_odds_threshold(workdir: str) -> float:
+  """Above which the best run leaves a question unanswered, as its dev set chose; 0 where there is no such choice."""
+  runs = load(workdir)
+  best = scoring.best([run["scores"][run["metric"]] for run in runs])
+  path = os.path.join(workdir, "seeds", str(runs[best]["seed"]), "threshold.json") if best is not None else ""
+  return read_json(path)["null_odds_threshold"] if os.path.exists(path) else 0.0
+
+
 def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
   """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
   wanted = range(config.seed, config.seed + config.task.num_seeds)

@@ -64,8 +64,8 @@ def make(name: str, config_task) -> Task:
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     context = example.texts[1]
     if known.get("context") != context:  # the questions about a context follow one another
-      ids, offsets = tokenizer.encode_words(context)
-      known.update(context=context, ids=ids, offsets=whole_characters(context, offsets))
+      ids, offsets = encode_context(tokenizer, context)
+      known.update(context=context, ids=ids, offsets=offsets)
     return windows(example, known["ids"], known["offsets"], tokenizer, max_length,
                    stride=config_task.window_stride, max_question=config_task.max_question_length,
                    with_null=version == "v2.0")
@@ -170,7 +170,8 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
   if room < SHORTEST_CONTEXT:
     raise UserError("A question leaves no room for its context", got=f"{example.where}: {len(asked)} tokens",
                     allowed=f"at most {len(asked) + room - SHORTEST_CONTEXT} of {max_length} tokens",
-                    fix="raise --config.task.max_length or lower --config.task.max_question_length")
+                    fix="shorten the question, or fine-tune with a larger task.max_length or a smaller "
+                    "task.max_question_length")
   first, last = token_span(offsets, example.label)
   starts = [0]
   while starts[-1] + room < len(ids):
@@ -187,6 +188,12 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
       feature["is_impossible"] = float(not is_inside)
     found.append(feature)
   return found
+
+
+def encode_context(tokenizer, context: str) -> tuple[list[int], np.ndarray]:
+  """Ids of a whole context, and their offsets [tokens, 2] as `windows` takes them."""
+  ids, offsets = tokenizer.encode_words(context)
+  return ids, whole_characters(context, offsets)
 
 
 def whole_characters(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:

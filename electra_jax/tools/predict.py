@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from electra_jax import main as main_lib
 from electra_jax.data import lines
 from electra_jax.errors import UserError
 from electra_jax.tools import predict_screen
-from electra_jax.tools.predict_tasks import TASKS, Task
+from electra_jax.tools.predict_tasks import TASKS, Task, ask, items_of
 
 FLAGS = flags.FLAGS
 
@@ -27,12 +28,16 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
   Vectors of texts:        python -m electra_jax.tools.predict --workdir=runs/tiny --task=embed "Return the length."
   A published model:       python -m electra_jax.tools.predict --workdir=FOLDER "The name of the [MASK] is given."
   With a fine-tuned model: python -m electra_jax.tools.predict --workdir=FOLDER --task=classify "A fine film."
+  Two texts:               ... --task=classify "A man sleeps." --pair="Nobody is awake."
+  An answer in a text:     ... --task=question "Who sat?" "The cat sat on the mat."
+  One of several:          ... --task=choose "The sky is" "blue." "loud." "made of stone."
+  Tags of words:           ... --task=tag "Ada lives in London ."
   Many lines, as JSONL:    python -m electra_jax.tools.predict --workdir=runs/tiny --input=in.txt --output=out.jsonl
 
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
 ELECTRA runs fill them with the generator; then the discriminator judges every word, the likeliest tokens put in: red
 means "probably replaced". A sentence that begins with a dash goes behind `--`. Without a terminal or with NO_COLOR
-set, [brackets] take the place of colours.
+set, [brackets] take the place of colours. At a terminal, without a sentence or --input, it asks for one after another.
 
 FOLDER: an export, or published weights with their vocabulary beside them: Hugging Face's, a released TensorFlow
 checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl; answers are JSON lines
@@ -41,16 +46,17 @@ with the number of the line they answer. --task says what is asked."""
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
 
-def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = ()
-                   ) -> Iterator[tuple[int, dict[str, str]]]:
+def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
+                   ) -> Iterator[tuple[int, dict[str, Any]]]:
   """(line number from 1, {field: text}) of a text file, one a line, or of a .jsonl file; blank lines are left out.
 
-  A line of text is the first field, so it will do only where there is no other.
+  A line of text is the first field, so it will do only where there is no other. Fields in `lists` may be lists of
+  texts.
 
   Raises:
     UserError: the file is missing or no text, or a record lacks a field.
   """
-  example = json.dumps({field: "Some text." for field in fields})
+  example = json.dumps({field: ["Some", "text."] if field in lists else "Some text." for field in fields})
   is_json = path.removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".json"))
   if not os.path.isfile(path) or (len(fields) > 1 and not is_json):
     raise UserError("The --input file does not exist" if is_json or len(fields) == 1 else "--input is no .jsonl file",
@@ -64,8 +70,10 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
       try:
         record = json.loads(line)
         item = {field: record[field] for field in (*fields, *(field for field in optional if field in record))}
-        if wrong := [field for field, text in item.items() if not isinstance(text, str)]:
-          raise TypeError(f"the field {wrong[0]!r} holds no text")
+        for field, value in item.items():
+          parts = value if field in lists and isinstance(value, list) else [value]
+          if not all(isinstance(part, str) for part in parts):
+            raise TypeError(f"the field {field!r} holds no text")
       except (ValueError, KeyError, TypeError) as error:
         raise UserError("A line of --input cannot be used", got=f"{path}:{number}: {error!r}",
                         allowed=f"records like {example}" + " (data.text_field of the run)" * (len(fields) == 1),
@@ -94,7 +102,7 @@ def answer_file(run: inference.Run, path: str, task: Task = TASKS["auto"], **opt
 
   def questions():
     theirs = [run.config.data.text_field if field == "text" else field for field in task.fields]
-    for number, item in read_questions(path, theirs, task.optional):
+    for number, item in read_questions(path, theirs, task.optional, task.lists):
       yield number, dict(zip((*task.fields, *list(item)[len(theirs):]), item.values()))
 
   total = sum(1 for _ in questions())
@@ -148,6 +156,7 @@ def define_flags() -> None:
   flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
   flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
   flags.DEFINE_enum("pooling", "mean", ["mean", "cls"], "Of --task=embed: the mean over all tokens, or [CLS].")
+  flags.DEFINE_string("pair", "", "Of --task=classify: the second text.")
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
   flags.DEFINE_boolean("corrupt", False, "Also mask 15 % of each sentence that has no mask (data.masking of the run), "
                        "let the generator fill it, and show which replacements the discriminator finds.")
@@ -163,27 +172,36 @@ def main(argv: list[str]) -> None:
   if not FLAGS.workdir:
     raise UserError("--workdir is missing", got="nothing", allowed="the folder of a run that has a checkpoint",
                     fix='for example --workdir=runs/tiny "The name of the [MASK] is given."')
-  if bool(texts) == bool(FLAGS.input):
+  is_interactive = not texts and not FLAGS.input and sys.stdin.isatty()
+  if bool(texts) == bool(FLAGS.input) and not is_interactive:
     raise UserError("There is nothing to answer" if not texts else "There are two sources of sentences",
                     got=f"{len(texts)} sentences and --input={FLAGS.input}",
                     allowed="either sentences, or --input=FILE",
                     fix='write a sentence in quotes: "The name of the [MASK] is given."')
-  if texts and len(task.fields) > 1:
-    raise UserError(f"--task={FLAGS.task} cannot be asked on the command line", got=" ".join(texts)[:60],
-                    allowed=f"--input=FILE.jsonl with the fields {', '.join(task.fields)}", fix="write such a file")
+  items = items_of(task, texts, FLAGS.pair)
   main_lib.start_jax()
   run = inference.load(FLAGS.workdir, FLAGS.step)
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step}"
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
                  with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
-  if FLAGS.input:
-    answers = answer_file(run, FLAGS.input, task, **options)
-  else:
-    answers = enumerate(task.answer(run, [{task.fields[0]: text} for text in texts], **options), 1)
+  if is_interactive:
+    for item in ask(task):
+      try:
+        show(run, enumerate(task.answer(run, [item], **options), 1), task, name)
+      except UserError as error:  # the next one may be better
+        print(error)
+    return
+  answers = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else enumerate(
+    task.answer(run, items, **options), 1)
   if FLAGS.output:
     count = write_records(answers, FLAGS.output, task)
     print(f"Wrote {FLAGS.output}: {count:,} answers of {name}.")
-    return
+  else:
+    show(run, answers, task, name)
+
+
+def show(run: inference.Run, answers: Iterator[tuple[int, Any]], task: Task, name: str) -> None:
+  """Draws the answers of a model called `name`, or prints them as JSON lines."""
   if not task.is_drawn:
     for number, one in answers:
       print(json_line(number, one, task), end="")

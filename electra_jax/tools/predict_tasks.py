@@ -1,6 +1,6 @@
 """What can be asked of a model? One row for each --task: what a line holds, who answers, how the answer is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,10 +8,12 @@ import numpy as np
 from electra_jax import fine_tuned, inference
 from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
-from electra_jax.fine_tuned import Classes, Pair, Span
+from electra_jax.fine_tuned import Said
 from electra_jax.inference import Answer, Judged, Run
+from electra_jax.tasks import Feature
 
-Item = dict[str, str]  # the fields of a question
+Item = dict[str, Any]  # the fields of a question: texts, or lists of them
+NUM_SPANS = 5  # candidates of an answer that are written
 
 
 class Task(NamedTuple):
@@ -23,6 +25,7 @@ class Task(NamedTuple):
   answer: Callable[..., list[Any]]  # (run, questions, **options) -> an answer each; every option has a default
   record: Callable[[Any], dict]  # an answer as JSON
   optional: tuple[str, ...] = ()  # further fields that a .jsonl line may have
+  lists: tuple[str, ...] = ()  # fields that may be lists of texts
   is_drawn: bool = False  # whether predict_screen can draw the answers; the others are shown as JSON lines
 
 
@@ -133,58 +136,125 @@ def record_embedding(one: Embedding) -> dict:
 # ---- models that were fine-tuned ----
 
 
-def check_text_or_pair(run: Run, item: Item) -> Pair:
+class FineTuned(NamedTuple):
+  """A question and what a fine-tuned model said."""
+
+  item: Item
+  said: Said
+
+
+def _ask(encode: Callable[[Run, Item], list[Feature]], answer: Callable[[Run, Sequence[list[Feature]]], list[Said]]
+         ) -> Callable[..., list[FineTuned]]:
+  """`Task.answer` of a row whose questions are encoded one by one and answered together."""
+  def answers(run: Run, items: Sequence[Item], **unused) -> list[FineTuned]:
+    return [FineTuned(*row) for row in zip(items, answer(run, [encode(run, item) for item in items]))]
+
+  return answers
+
+
+def _record(one: FineTuned, **found) -> dict:
+  return one.item | found | ({"was_cut": True} if one.said.was_cut else {})
+
+
+def check_texts(run: Run, item: Item) -> list[Feature]:
   """Raises where the model has no classes, or the texts cannot be read."""
-  fine_tuned.check_head(run, "classification_head")
-  return fine_tuned.encode_pair(run, item["text"], item.get("pair"))
+  fine_tuned.check_head(run, "classification", "regression")
+  return fine_tuned.encode_texts(run, item["text"], item.get("pair"))
 
 
-class Classified(NamedTuple):
-  """A question and its classes."""
-
-  item: Item
-  classes: Classes
-
-
-def classify(run: Run, items: Sequence[Item], **unused) -> list[Classified]:
-  """The classes of each text or pair."""
-  pairs = [check_text_or_pair(run, item) for item in items]
-  return [Classified(*row) for row in zip(items, fine_tuned.classify(run, pairs))]
-
-
-def record_classes(one: Classified) -> dict:
+def record_classes(one: FineTuned) -> dict:
   """The likeliest label and all probabilities; of a regression its value."""
-  labels, values = one.classes
-  if len(values) == 1:
-    return {**one.item, "value": _rounded(float(values[0]))}
-  return {**one.item, "label": labels[int(values.argmax())],
-          "probabilities": {label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)}}
+  labels, values = one.said.found
+  if not labels:
+    return _record(one, value=_rounded(float(values[0])))
+  return _record(one, label=labels[int(values.argmax())],
+                 probabilities={label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)})
 
 
-def check_question(run: Run, item: Item) -> list[Pair]:
+def check_words(run: Run, item: Item) -> list[Feature]:
+  """Raises where the model has no tags, or there is no word."""
+  fine_tuned.check_head(run, "tagging")
+  return fine_tuned.encode_words(run, item["words"])
+
+
+def record_tags(one: FineTuned) -> dict:
+  """The words with the tag of each, and its probability; null for words that were cut off."""
+  words = one.item["words"].split() if isinstance(one.item["words"], str) else one.item["words"]
+  known = [_rounded(float(p)) for p in one.said.found.probabilities]
+  return _record(one, words=words, tags=list(one.said.found.names),
+                 probabilities=known + [None] * (len(words) - len(known)))
+
+
+def check_choices(run: Run, item: Item) -> list[Feature]:
+  """Raises where the model makes no choices, or there are none."""
+  fine_tuned.check_head(run, "multiple_choice")
+  return fine_tuned.encode_choices(run, item["text"], item["choices"], item.get("question"))
+
+
+def record_choice(one: FineTuned) -> dict:
+  """The likeliest choice with its number from 0, and all probabilities."""
+  best = int(one.said.found.argmax())
+  return _record(one, choice=one.item["choices"][best], number=best,
+                 probabilities=[_rounded(float(p)) for p in one.said.found])
+
+
+def check_question(run: Run, item: Item) -> list[Feature]:
   """Raises where the model answers no questions, or the texts cannot be read."""
-  fine_tuned.check_head(run, "span_head")
-  return fine_tuned.encode_windows(run, item["question"], item["context"])
+  fine_tuned.check_head(run, "span")
+  return fine_tuned.encode_question(run, item["question"], item["context"])
 
 
-class Answered(NamedTuple):
-  """A question and its answer."""
+def record_answer(one: FineTuned) -> dict:
+  """The answer ("": there is none), and the candidates with their places in the context.
 
-  item: Item
-  span: Span
+  `null_odds`: how much likelier no answer is than one, see `fine_tuned.answer_questions`.
+  """
+  text, candidates, odds = one.said.found
+  shown = [{"text": c.text, "start": c.start, "end": c.end, "score": _rounded(c.start_logit + c.end_logit),
+            "probability": _rounded(c.probability)} for c in candidates[:NUM_SPANS]]
+  record = _record(one, answer=text, null_odds=_rounded(odds), candidates=shown)
+  del record["context"]  # it may be long, and the line number tells which it is
+  return record
 
 
-def answer_questions(run: Run, items: Sequence[Item], **unused) -> list[Answered]:
-  """The answer to each question."""
-  windows = [check_question(run, item) for item in items]
-  return [Answered(*row) for row in zip(items, fine_tuned.answer_questions(run, windows))]
+def items_of(task: Task, arguments: Sequence[str], pair: str = "") -> list[Item]:
+  """The questions that the words of a command line are.
+
+  Raises:
+    UserError: a field is left over or missing.
+  """
+  if len(task.fields) == 1:
+    second = {"pair": pair} if pair else {}
+    if pair and (len(arguments) > 1 or "pair" not in task.optional):
+      raise UserError("--pair belongs to one text", got=f"{len(arguments)} texts", allowed="--task=classify with one",
+                      fix="give many pairs as .jsonl with --input")
+    return [{task.fields[0]: text} | second for text in arguments]
+  has_list = task.fields[-1] in task.lists
+  size = len(task.fields)
+  if len(arguments) <= size if has_list else len(arguments) % size:
+    raise UserError("The arguments are not those of the task", got=f"{len(arguments)} of them",
+                    allowed=f"{', '.join(task.fields)}" + (", two or more of them" if has_list else ", also repeated"),
+                    fix="put each into quotes")
+  if has_list:
+    return [dict(zip(task.fields, arguments[:size - 1])) | {task.fields[-1]: list(arguments[size - 1:])}]
+  return [dict(zip(task.fields, arguments[i:i + size])) for i in range(0, len(arguments), size)]
 
 
-def record_answer(one: Answered) -> dict:
-  """The answer with its place in the context: SQuAD 2.0's models mean "no answer" where no_answer_score is higher."""
-  span = one.span
-  return {"question": one.item["question"], "answer": span.text, "start": span.start, "end": span.end,
-          "score": _rounded(span.score), "no_answer_score": _rounded(span.no_answer_score)}
+def ask(task: Task, read: Callable[[str], str] = input) -> Iterator[Item]:
+  """Questions as somebody types them, field by field, until an empty line or the end of the input."""
+  while True:
+    item: Item = {}
+    for field in task.fields:
+      typed = []
+      while not typed or (typed[-1] and field == "choices"):
+        try:
+          typed.append(read(f"{field} {len(typed) + 1}: " if field == "choices" else f"{field}: ").strip())
+        except EOFError:
+          typed.append("")
+      item[field] = [text for text in typed if text] if field == "choices" else typed[0]
+      if not item[field]:
+        return
+    yield item
 
 
 TASKS = {
@@ -196,8 +266,13 @@ TASKS = {
                  is_drawn=True),
   "embed": Task("a vector, --pooling=mean or cls", ("text",), lambda run, item: inference.encode(run, item["text"]),
                 embed, record_embedding),
-  "classify": Task("the class of a text, or of a pair (.jsonl with text and pair)", ("text",), check_text_or_pair,
-                   classify, record_classes, optional=("pair",)),
-  "question": Task("the answer in a text (.jsonl with question and context)", ("question", "context"), check_question,
-                   answer_questions, record_answer),
+  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), check_texts,
+                   _ask(check_texts, fine_tuned.classify), record_classes, optional=("pair",)),
+  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), check_words,
+              _ask(check_words, fine_tuned.tag), record_tags, lists=("words",)),
+  "choose": Task("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
+                 check_choices, _ask(check_choices, fine_tuned.choose), record_choice, optional=("question",),
+                 lists=("choices",)),
+  "question": Task("the answer in a text (question and context)", ("question", "context"), check_question,
+                   _ask(check_question, fine_tuned.answer_questions), record_answer),
 }

@@ -1,24 +1,26 @@
-"""Do models fine-tuned with transformers say here what they say there? Classes of texts and pairs, answers."""
+"""Do fine-tuned models say here what transformers says? Classes, tags, choices, answers; and do our own runs?"""
 
+import dataclasses
 import json
-import shutil
+import os
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 import transformers
-from ml_collections import ConfigDict
 
 from configs import bert_small
-from electra_jax import checkpoints, fine_tuned, inference
-from electra_jax.data.sentences import Sentence
+from electra_jax import checkpoints, fine_tuned, inference, pretrained
+from electra_jax import config as config_lib
+from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
+from electra_jax.exchange import hf_config
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.tasks import HEADS
 from electra_jax.tools import predict
-from electra_jax.tools.predict_tasks import TASKS
+from electra_jax.tools.predict_tasks import TASKS, ask, items_of
 from electra_jax.train_state import TrainState
-from tests.workdirs import make_workdir
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 SIZES = dict(vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -26,10 +28,12 @@ SIZES = dict(vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hi
 CONTEXT = " ".join("abcdefghijklmnopqrstuvwxyz"[i * i % 26] for i in range(100))
 
 
-def saved(folder, config, model_class):
+def saved(folder, family, head, **changes):
   """A random model with everything away from its start, in a folder with its vocabulary."""
   torch.manual_seed(0)
-  model = model_class(config).eval()
+  own = dict(embedding_size=16) if family == "electra" else {}
+  config = getattr(transformers, f"{family.capitalize()}Config")(**SIZES | own | changes)
+  model = getattr(transformers, hf_config.ARCHITECTURES[family][head])(config).eval()
   for parameter in model.parameters():
     parameter.data += 0.1 * torch.randn_like(parameter)
   model.save_pretrained(folder)
@@ -41,100 +45,188 @@ def ids_of(text):
   return [WORDS.index(word) for word in text.split()]
 
 
-@pytest.mark.parametrize("family", ["Bert", "Electra"])
+def theirs(model, first, second="", **options):
+  """The outputs of [CLS] first [SEP] second [SEP]."""
+  front, back = [2, *ids_of(first), 3], [*ids_of(second), *[3] * bool(second)]
+  ids, types = torch.tensor([front + back]), torch.tensor([[0] * len(front) + [1] * len(back)])
+  with torch.no_grad():
+    return model(ids, token_type_ids=types, **options)
+
+
+def records(run, task, folder, items):
+  """What a .jsonl file of questions gives."""
+  (folder / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+  return [TASKS[task].record(one) for _, one in predict.answer_file(run, str(folder / "in.jsonl"), TASKS[task])]
+
+
+@pytest.mark.parametrize("family", ["bert", "electra"])
 def test_classes_of_texts_and_pairs(tmp_path, family):
-  config = getattr(transformers, f"{family}Config")(**SIZES, num_labels=3, **(
-    dict(embedding_size=16) if family == "Electra" else {}))
-  model, run = saved(tmp_path, config, getattr(transformers, f"{family}ForSequenceClassification"))
+  model, run = saved(tmp_path, family, "classification_head", num_labels=3)
   items = [{"text": "a b c"}, {"text": "a b", "pair": "x y z y"}]
-  (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-  found = [TASKS["classify"].record(one) for _, one in predict.answer_file(
-    run, str(tmp_path / "in.jsonl"), TASKS["classify"])]
-  for item, one in zip(items, found):
-    first, second = [2, *ids_of(item["text"]), 3], [*ids_of(item.get("pair", "")), *[3] * ("pair" in item)]
-    with torch.no_grad():
-      logits = model(torch.tensor([first + second]),
-                     token_type_ids=torch.tensor([[0] * len(first) + [1] * len(second)])).logits[0]
+  for item, one in zip(items, records(run, "classify", tmp_path, items)):
+    logits = theirs(model, item["text"], item.get("pair", "")).logits[0]
     np.testing.assert_allclose(list(one["probabilities"].values()), logits.softmax(-1), atol=1e-5)
-    assert one["label"] == f"LABEL_{logits.argmax()}" and one["text"] == item["text"]
+    assert one["label"] == f"LABEL_{logits.argmax()}" and one["text"] == item["text"] and "was_cut" not in one
+  (long,) = TASKS["classify"].answer(run, [{"text": "a " * 99}])
+  assert TASKS["classify"].record(long)["was_cut"]
+
+
+def test_tags_of_words(tmp_path):
+  model, run = saved(tmp_path, "bert", "tagging_head", num_labels=3)
+  listed, plain = records(run, "tag", tmp_path, [{"words": ["a", "b", "c"]}, {"words": "a b c"}])
+  logits = theirs(model, "a b c").logits[0, 1:-1]
+  assert listed == plain and listed["tags"] == [f"LABEL_{i}" for i in logits.argmax(-1)]
+  np.testing.assert_allclose(listed["probabilities"], logits.softmax(-1).max(-1).values, atol=1e-5)
+  (cut,) = records(run, "tag", tmp_path, [{"words": "a " * 70}])
+  assert len(cut["tags"]) == len(cut["probabilities"]) == 70 and cut["probabilities"][61:] == [cut["probabilities"][61],
+                                                                                               *[None] * 8]
+
+
+def test_choices(tmp_path):
+  model, run = saved(tmp_path, "electra", "multiple_choice_head")
+  item = {"text": "a b c", "choices": ["x y", "z"], "question": "q r"}
+  (one,) = records(run, "choose", tmp_path, [item])
+  rows = [[2, *ids_of("a b c"), 3, *ids_of(f"q r {choice}"), 3] for choice in item["choices"]]
+  rows[1].append(0)
+  ids = torch.tensor([rows])
+  types = torch.tensor([[[0] * 5 + [1] * 5, [0] * 5 + [1] * 4 + [0]]])
+  with torch.no_grad():
+    logits = model(ids, token_type_ids=types, attention_mask=(ids > 0).long()).logits[0]
+  np.testing.assert_allclose(one["probabilities"], logits.softmax(-1), atol=1e-5)
+  assert (one["number"], one["choice"]) == (int(logits.argmax()), item["choices"][int(logits.argmax())])
 
 
 def test_answers_come_from_every_window(tmp_path, monkeypatch):
-  monkeypatch.setattr(fine_tuned, "WINDOW_STRIDE", 20)
-  model, run = saved(tmp_path, transformers.BertConfig(**SIZES), transformers.BertForQuestionAnswering)
-  (one,) = TASKS["question"].answer(run, [{"question": "a b", "context": CONTEXT}])
-  context, best = ids_of(CONTEXT), (-np.inf, None)
-  nulls = []
-  for begin in range(0, 61, 20):  # 64 positions, of which 5 are the question's and the separators'
-    part = context[begin:begin + 59]
-    with torch.no_grad():
-      out = model(torch.tensor([[2, *ids_of("a b"), 3, *part, 3]]), token_type_ids=torch.tensor([[0] * 4 + [1] * (
-        len(part) + 1)]))
+  model, run = saved(tmp_path, "bert", "span_head")
+  changed = run.config.to_dict()
+  changed["fine_tuned"].update(window_stride=20, num_best=100)
+  run = run._replace(config=type(run.config)(changed))
+  (one,) = records(run, "question", tmp_path, [{"question": "a b", "context": CONTEXT}])
+  starts, room = range(0, 61, 20), 59  # 64 positions, of which 5 are the question's and the separators'
+
+  def seen(begin, token):  # how much of the context a window shows around a token; only the best one may begin there
+    last = min(begin + room, 100) - 1
+    return min(token - begin, last - token) + 0.01 * (last - begin + 1) if begin <= token <= last else -1
+
+  best, nulls = (-np.inf, None), []
+  for begin in starts:
+    out = theirs(model, "a b", " ".join(CONTEXT.split()[begin:begin + room]))
     start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
     nulls.append(start[0] + end[0])
-    best = max(best, *((start[4 + i] + end[4 + j], (begin + i, begin + j)) for i in range(len(part))
-                       for j in range(i, min(i + 30, len(part)))))
+    for i in range(begin, min(begin + room, 100)):
+      if max(starts, key=lambda other: (seen(other, i), -other)) == begin:
+        best = max(best, *((start[4 + i - begin] + end[4 + j - begin], (i, j))
+                           for j in range(i, min(i + 30, begin + room, 100))))
   first, last = best[1]
-  assert one.span.text == CONTEXT[2 * first:2 * last + 1] == CONTEXT[one.span.start:one.span.end]
-  np.testing.assert_allclose((one.span.score, one.span.no_answer_score), (best[0], min(nulls)), rtol=1e-4)
-
-
-def test_two_separators_for_roberta():
-  class Config:
-    class data:
-      sequence_length = 64
-
-  class Words:
-    kind, cls_id, sep_id, mask_id = "byte_bpe", 0, 2, 9
-
-    def encode_words(self, text):
-      return [5] * len(text.split()), [(0, 1)] * len(text.split())
-
-  run = inference.Run(Config, Words(), None, None, None)
-  assert fine_tuned.encode_pair(run, "a b", "c").sentence.ids == [0, 5, 5, 2, 2, 5, 2]
-  (window,) = fine_tuned.encode_windows(run, "a", "c d")
-  assert window == fine_tuned.Pair(Sentence("c d", [0, 5, 2, 2, 5, 5, 2], [(0, 0)] * 4 + [(0, 1)] * 2 + [(3, 3)], []),
-                                   4)
+  assert one["answer"] == CONTEXT[2 * first:2 * last + 1] and "context" not in one
+  assert (one["candidates"][0]["start"], one["candidates"][0]["end"]) == (2 * first, 2 * last + 1)
+  np.testing.assert_allclose((one["candidates"][0]["score"], one["null_odds"]), (best[0], min(nulls) - best[0]),
+                             rtol=1e-4)
+  assert one == records(run, "question", tmp_path, items_of(TASKS["question"], ["a b", CONTEXT]))[0]  # as typed
 
 
 def test_mistakes(tmp_path):
-  _, run = saved(tmp_path, transformers.BertConfig(**SIZES), transformers.BertForQuestionAnswering)
-  with pytest.raises(UserError, match="no classification head") as error:
+  _, run = saved(tmp_path, "bert", "span_head")
+  with pytest.raises(UserError, match="not fine-tuned for classification") as error:
     TASKS["classify"].answer(run, [{"text": "a"}])
-  assert error.value.got == "span head"
-  for item, said in (({"question": "a " * 60, "context": "b"}, "question is too long"),
+  assert error.value.got == "span"
+  for item, said in (({"question": "a " * 60, "context": "b"}, "question leaves no room"),
                      ({"question": "a", "context": " "}, "context is empty"),
-                     ({"question": "", "context": "b"}, "sentence is empty")):
+                     ({"question": "", "context": "b"}, "question is empty")):
     with pytest.raises(UserError, match=said):
       TASKS["question"].check(run, item)
   with pytest.raises(UserError, match="no masked LM"):
     inference.fill_mask(run, ["a [MASK]"])
+  for task, arguments in (("question", ["who?"]), ("choose", ["a", "b"])):
+    with pytest.raises(UserError, match="arguments are not those"):
+      items_of(TASKS[task], arguments)
+  with pytest.raises(UserError, match="--pair belongs"):
+    items_of(TASKS["classify"], ["a", "b"], "c")
+  with pytest.raises(UserError, match="nothing to choose"):
+    fine_tuned.encode_choices(run, "a", "one text")
 
 
-def test_fine_tuned_runs_of_ours(tmp_path, tmp_path_factory):
-  """A workdir with labels.json: the head's kernel decides, with and without a layer before it."""
-  workdir = shutil.copytree(make_workdir(tmp_path_factory.getbasetemp(), bert_small, "wordpiece"), tmp_path / "run")
-  step, params = checkpoints.load_params(str(workdir))
-  shutil.rmtree(workdir / "checkpoints")
-  width = params["encoder"]["layer_00"]["feed_forward"]["output"]["bias"].shape[0]
-  head = {"output": {"kernel": np.random.default_rng(0).standard_normal((width, 2)).astype(np.float32),
-                     "bias": np.array([0.5, 0], np.float32)}}
-  encoder = {name: value for name, value in params["encoder"].items() if not name.endswith("_head")}
-  saved = checkpoints.Checkpoints(str(workdir), ConfigDict(dict(keep_last=1, keep_every_steps=0, every_steps=1)))
-  saved.save(TrainState(np.int32(step), {"encoder": encoder | {"classification_head": head}}, {}), step)
-  saved.close()
-  record = json.loads((workdir / "config.json").read_text())
-  record["resolved"]["task"] = {"pooler": "none"}
-  (workdir / "config.json").write_text(json.dumps(record))
-  labels = {"task": "sst2", "head": "classification", "num_labels": 2, "label_names": ["bad", "good"]}
-  (workdir / "labels.json").write_text(json.dumps(labels))
-  run = inference.load(workdir)
-  assert run.config.objective.name == "sst2"
-  (one,) = TASKS["classify"].answer(run, [{"text": "the cat"}])
-  batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [inference.encode(run, "the cat")]))
-  logits = jax.jit(run.network.encode)(run.params, batch, batch["input_ids"])[0, 0] @ head["output"]["kernel"]
-  np.testing.assert_allclose(one.classes.values, jax.nn.softmax(logits + head["output"]["bias"]), atol=1e-5)
+def test_questions_are_typed_field_by_field():
+  typed = iter(["a b", "one", "two", "", "c", "three", "four", "", ""])
+  assert list(ask(TASKS["choose"], lambda prompt: next(typed))) == [
+    {"text": "a b", "choices": ["one", "two"]}, {"text": "c", "choices": ["three", "four"]}]
+  assert items_of(TASKS["choose"], ["a b", "one", "two"]) == [{"text": "a b", "choices": ["one", "two"]}]
+  assert items_of(TASKS["classify"], ["a"], "b") == [{"text": "a", "pair": "b"}]
+
+  def end(prompt):
+    raise EOFError
+
+  assert list(ask(TASKS["question"], end)) == []
+
+
+# ---- runs of our own ----
+
+
+def fine_tuned_run(folder, task, head, label_names=(), **keys):
+  """A workdir as fine-tuning leaves it, with random parameters."""
+  given = bert_small.get_config("tiny")
+  given.mode = "finetune"
+  given.data.tokenizer.update(kind="wordpiece", vocab_size=len(WORDS))
+  given.task.update(name=task, init_from="somewhere", train_path="a.jsonl", data_dir="d", max_length=64, **keys)
+  given.data.sequence_length = 64
+  config = config_lib.resolve(given)
+  folder.mkdir()
+  config_lib.save(str(folder / "config.json"), given, config)
+  tokenizer = tokenizers.TOKENIZERS["wordpiece"].tokenizer({"vocab.txt": "\n".join(WORDS).encode()}, True)
+  tokenizer.save(str(folder / "tokenizer"))
+  num_labels = len(label_names) or {"span": 2}.get(head, 1)
+  (folder / "labels.json").write_text(json.dumps(
+    {"task": task, "head": head, "num_labels": num_labels, "label_names": label_names}))
+  transformer = make_transformer_config(config.model, num_tokens=len(WORDS), dtype="float32")
+  transformer = dataclasses.replace(transformer, num_labels=num_labels, pooler=config.task.pooler)
+  params = pretrained.init_params(jax.random.key(0), transformer, HEADS[head][0], None)
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda x: np.asarray(x + 0.3 * rng.standard_normal(x.shape), np.float32), params)
+  writer = checkpoints.Checkpoints(str(folder), config.checkpoint)
+  writer.save(TrainState(np.int32(1), params, {}), 1)
+  writer.close()
+  return params
+
+
+@pytest.mark.parametrize("pooler", ["none", "tanh"])
+def test_classes_of_a_run(tmp_path, pooler):
+  params = fine_tuned_run(tmp_path / "run", "own_classification", "classification", ("bad", "good"), pooler=pooler)
+  run = inference.load(tmp_path / "run")
+  assert run.config.objective.name == "own_classification"
+  (one,) = TASKS["classify"].answer(run, [{"text": "a b"}])
+  batch = inference.make_batch(run, [inference.encode(run, "a b")])
+  x = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0, 0]
+  head = params["encoder"]["classification_head"]
+  if pooler == "tanh":
+    x = np.tanh(x @ head["dense"]["kernel"] + head["dense"]["bias"])
+  logits = x @ head["output"]["kernel"] + head["output"]["bias"]
+  np.testing.assert_allclose(one.said.found.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
   assert set(TASKS["classify"].record(one)["probabilities"]) == {"bad", "good"}
-  (workdir / "labels.json").write_text("{}")
+  (tmp_path / "run/labels.json").write_text("{}")
   with pytest.raises(UserError, match="labels of the fine-tuned run"):
-    inference.load(workdir)
+    inference.load(tmp_path / "run")
+
+
+def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
+  """The head for it decides, at the threshold that the best run's dev set chose."""
+  params = fine_tuned_run(tmp_path / "run", "squad_v2.0", "span")
+  item = {"question": "a b", "context": "c d e f"}
+
+  def answered(threshold):
+    folder = tmp_path / "run/seeds/1"
+    os.makedirs(folder, exist_ok=True)
+    (folder / "threshold.json").write_text(json.dumps({"null_odds_threshold": threshold}))
+    for seed, f1 in ((0, 0.3), (1, 0.7)):
+      (tmp_path / f"run/seeds/{seed}.json").write_text(json.dumps(
+        {"seed": seed, "metric": "best_f1", "scores": {"best_f1": f1}}))
+    run = inference.load(tmp_path / "run")
+    return run, records(run, "question", tmp_path, [item])[0]
+
+  run, high = answered(1e6)
+  _, low = answered(-1e6)
+  assert high["answer"] == high["candidates"][0]["text"] and low["answer"] == ""
+  batch = {"input_ids": np.array([[2, *ids_of("a b"), 3, *ids_of("c d e f"), 3]], np.int32),
+           "token_type_ids": np.array([[0] * 4 + [1] * 5], np.int32), "attention_mask": np.ones((1, 9), bool)}
+  x = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0, 0]
+  head = params["encoder"]["answerable_head"]["output"]
+  np.testing.assert_allclose(high["null_odds"], (x @ head["kernel"] + head["bias"])[0], atol=1e-4)

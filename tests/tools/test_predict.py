@@ -34,7 +34,8 @@ def run(workdir):
 def command(*arguments, **environment):
   # One device: start-up is quicker than with the eight of conftest.
   return subprocess.run([sys.executable, "-m", "electra_jax.tools.predict", *arguments], cwd=ROOT, text=True,
-                        capture_output=True, env={**os.environ, "XLA_FLAGS": "", **environment})
+                        capture_output=True, stdin=subprocess.DEVNULL,
+                        env={**os.environ, "XLA_FLAGS": "", **environment})
 
 
 def test_command_fills_judges_and_corrupts(workdir):
