@@ -10,6 +10,8 @@ COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*(?:/\*.*\*/)?$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*?) (" + "|".join(KINDS) + r")(-start)?\(")
 SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 WHILE = re.compile(r" while\(.*?condition=%?([\w.-]+)")
+MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")  # mesh['a'=4,'b'=2] {'b'}
+MESH_AXIS = re.compile(r"('[^']+')(?::\(\d+\)(\d+))?")  # 'a', or 'a':(2)4 for a part of 4 of it
 TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"(\d+)"')
 LESS_THAN = re.compile(r"ROOT .* compare\(.*?, (?:\S+ )?(%?[\w.-]+)\), direction=LT")
 CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branch_computations|(?:true|false|async)"
@@ -39,8 +41,8 @@ def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
 
   A collective that the TPU compiler spreads over several fusions keeps one channel and counts once.
   """
-  computations, entry = _computations(hlo)
-  times = _times(computations, entry)
+  computations, entry = computations_of(hlo)
+  times = run_counts(computations, entry)
   found = {}
   for name, lines in computations.items():
     for number, line in enumerate(lines):
@@ -79,6 +81,11 @@ def _bytes(dtype: str, dimensions: str) -> int:
 
 
 def _group_size(line: str, num_devices: int) -> int:
+  """Devices of a group; all of them where the program names none."""
+  over_axes = MESH_GROUPS.search(line)
+  if over_axes:
+    sizes = {name: int(size) for name, size in re.findall(r"('[^']+')=(\d+)", over_axes.group(1))}
+    return math.prod(int(part) if part else sizes[name] for name, part in MESH_AXIS.findall(over_axes.group(2)))
   iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=", line)  # groups, devices of each
   if iota:
     return int(iota.group(2))
@@ -86,7 +93,7 @@ def _group_size(line: str, num_devices: int) -> int:
   return len(listed.group(1).split(",")) if listed else num_devices
 
 
-def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
+def computations_of(hlo: str) -> tuple[dict[str, list[str]], str]:
   """Name -> lines of every computation, and the name of the one that a step runs."""
   computations, entry, name = {}, "", ""
   for line in hlo.splitlines():
@@ -102,7 +109,7 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
   return computations, entry
 
 
-def _times(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
+def run_counts(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
   """How often each computation runs in a step at most; a loop of unknown length counts once."""
   times, waiting = {entry: 1}, [entry]
   while waiting:

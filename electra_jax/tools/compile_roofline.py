@@ -16,6 +16,8 @@ class Chip:
   hbm_rate: float  # bytes/s
   link_rate: float  # bytes/s that one link of the interconnect sends
   dimensions: int  # of the torus: two links for each
+  largest: int  # chips of its largest slice
+  clock: float  # cycles/s: the peak divided by what the matrix units do in a cycle
 
   @property
   def peak(self) -> float:
@@ -24,10 +26,10 @@ class Chip:
 
 
 CHIPS = MappingProxyType({
-  "v4": Chip("TPU v4", 32 * memory.GIB, 1228e9, 50e9, 3),  # 2400 Gbit/s over six links
-  "v5e": Chip("TPU v5e", 16 * memory.GIB, 819e9, 50e9, 2),  # 1600 Gbit/s over four links
-  "v5p": Chip("TPU v5p", 95 * memory.GIB, 2765e9, 100e9, 3),  # 4800 Gbit/s over six links
-  "v6e": Chip("TPU v6e", 32 * memory.GIB, 1640e9, 100e9, 2),  # 3200 Gbit/s over four links
+  "v4": Chip("TPU v4", 32 * memory.GIB, 1228e9, 50e9, 3, 4096, 1.05e9),  # 2400 Gbit/s over six links
+  "v5e": Chip("TPU v5e", 16 * memory.GIB, 819e9, 50e9, 2, 256, 1.5e9),  # 1600 Gbit/s over four links
+  "v5p": Chip("TPU v5p", 95 * memory.GIB, 2765e9, 100e9, 3, 8960, 1.75e9),  # 4800 Gbit/s over six links
+  "v6e": Chip("TPU v6e", 32 * memory.GIB, 1640e9, 100e9, 2, 256, 1.75e9),  # 3200 Gbit/s over four links
 })
 
 
@@ -40,6 +42,7 @@ class Roofline:
   most_hbm: float
   interconnect: float
   needed: float  # of the products that the step needs, at the peak
+  kernels: float = 0.0  # by the compiler's own estimate, see compile_kernels; 0 where there is none
 
   @property
   def seconds(self) -> float:
@@ -52,9 +55,19 @@ class Roofline:
     return max(self.seconds, self.most_hbm)
 
   @property
+  def expected_seconds(self) -> float:
+    """Its time by the compiler's estimate of the kernels, with all else beside them."""
+    return max(self.seconds, self.kernels)
+
+  @property
   def mfu(self) -> float:
     """Model FLOPs utilisation at most."""
     return self.needed / self.seconds
+
+  @property
+  def expected_mfu(self) -> float:
+    """Model FLOPs utilisation with `expected_seconds`."""
+    return self.needed / self.expected_seconds
 
   @property
   def least_mfu(self) -> float:
@@ -68,7 +81,7 @@ class Roofline:
 
 
 def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops: float, least_bytes: float,
-             most_bytes: float, collectives: tuple[Collective, ...]) -> Roofline:
+             most_bytes: float, collectives: tuple[Collective, ...], kernel_cycles: float = 0) -> Roofline:
   """The bounds of one step.
 
   A group of devices that is smaller than the slice sends over one dimension of the torus, two links; all devices
@@ -82,12 +95,13 @@ def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops:
     least_bytes: of one device: state and temporaries, written once and read once.
     most_bytes: of one device, by the compiler, which also counts what never leaves the chip's fast memory.
     collectives: of one device.
+    kernel_cycles: of one device, `compile_kernels.estimated_cycles`.
   """
   sending = sum(collective.sent / (chip.link_rate * 2 * (chip.dimensions if collective.group == num_devices else 1))
                 for collective in collectives)
   needed = model_flops / num_devices / chip.peak
   return Roofline(max(needed, program_flops / chip.peak), least_bytes / chip.hbm_rate, most_bytes / chip.hbm_rate,
-                  sending, needed)
+                  sending, needed, kernel_cycles / chip.clock)
 
 
 def whole_step(body: float, accumulation_steps: int, outside: float) -> float:
