@@ -45,6 +45,7 @@ RUN = {
   "python -m electra_jax.tools.summary": "tests/test_readme.py::test_demo_summary_reads_a_run",
   "python -m electra_jax.tools.train_tokenizer": "tests/data/test_tokenizers.py::test_the_tool",
   "launch/local.sh": "tests/test_launch.py::test_local_starts_two_processes_and_passes_signals_on",
+  "launch/reproduce.sh": "tests/tools/test_evidence.py::test_from_text_to_the_readme",
   "launch/tpu_vm.sh": "tests/test_launch.py::test_gcloud_is_called_so",
   "sbatch --": "tests/test_launch.py::test_slurm_trains_on_two_tasks_and_requeues",
 }

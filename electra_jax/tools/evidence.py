@@ -1,0 +1,205 @@
+"""Are the papers' claims true here? Repeats them on your text and your GPU, and prints what came out beside theirs."""
+
+import json
+import os
+from collections.abc import Callable
+
+from absl import flags
+
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+from electra_jax.tools import evidence_claims as claims
+from electra_jax.tools import evidence_curves as curves
+from electra_jax.tools import evidence_report as report
+from electra_jax.tools import evidence_runs as runs
+
+FLAGS = flags.FLAGS
+
+USAGE = """Repeats a claim of the papers: pre-trains each model of its table, fine-tunes it on GLUE, collects figures.
+
+  What would run:      python -m electra_jax.tools.evidence plan small-vs-bert --flops=1e17
+  Run it:              python -m electra_jax.tools.evidence run small-vs-bert --flops=1e17 --data=CORPUS --glue=GLUE \\
+                           --out=runs/evidence --devices=0,1
+  Into the documents:  python -m electra_jax.tools.evidence publish --out=runs/evidence
+
+Claims: CLAIMS. `all` means each of them.
+
+The models of a claim get the same training FLOPs in the paper's convention (two rows of two claims: the same steps, the
+same time), the same text, vocabulary, batch and hyper-parameters (configs/evidence/). GLUE is fine-tuned as ELECTRA's
+Table 5 says, with 5 seeds and at most 12,000 training examples a task, which is all of CoLA, MRPC, STS-B and RTE.
+
+Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
+run again. OUT/CLAIM/MODEL/pretrain is a workdir, OUT/CLAIM/MODEL/glue the sweeps, OUT/evidence.json all figures so far,
+written after every stage. `publish` merges them into docs/results/evidence.json, draws docs/results/CLAIM.png and
+writes the README's "Results"; what docs/results/CLAIM.md says is put below its table."""
+
+CLAIM_FILE = "claim.json"  # in a claim's folder: what it was run with
+COMMAND_VARIABLE = "EVIDENCE_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
+
+
+def place() -> runs.Place:
+  """Where things are, from the flags."""
+  folder = FLAGS.shards or os.path.join(FLAGS.out, "data")
+  return runs.Place(
+    out=FLAGS.out, data=FLAGS.data, shards=folder, vocabulary=FLAGS.vocabulary, glue=FLAGS.glue,
+    devices=tuple(FLAGS.devices.split(",")), train_seconds=FLAGS.train_seconds, glue_seconds=FLAGS.glue_seconds,
+    glue_at_once=FLAGS.glue_at_once, num_seeds=FLAGS.seeds, max_train_examples=FLAGS.max_train_examples,
+    settings=tuple(FLAGS.set), glue_settings=tuple(FLAGS.glue_set))
+
+
+def chosen(arguments: list[str]) -> list[str]:
+  """Names of claims.
+
+  Raises:
+    UserError: one does not exist.
+  """
+  names = list(claims.CLAIMS) if arguments == ["all"] else arguments
+  for name in names or [""]:
+    claims.claim_of(name)
+  return names
+
+
+def plan(arguments: list[str]) -> None:
+  """Prints each run with its steps."""
+  for name in chosen(arguments):
+    print(claims.describe(name, claims.plan(name, FLAGS.out or "", FLAGS.flops, FLAGS.set)))
+
+
+def run(arguments: list[str]) -> None:
+  """Makes what is missing of each claim, and writes the figures after every stage."""
+  if not FLAGS.out:
+    raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
+  for name in chosen(arguments):
+    settings, only = tuple(FLAGS.set), tuple(filter(None, FLAGS.only.split(",")))
+    record(name)
+    rows = claims.plan(name, FLAGS.out, FLAGS.flops, settings, only=only)
+    print(claims.describe(name, rows), flush=True)
+    runs.prepare(rows, place())
+    for number in range(2):  # rows of equal time come second, when speeds are known
+      runs.run(rows, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
+      before = [row.model.name for row in rows]
+      rows = [row for row in planned(FLAGS.out, name) if row.model.name not in before
+              and (not only or row.model.recipe in only)]
+      if not rows:
+        break
+      assert number == 0, "rows of equal time are planned once"
+    print("\n" + report.table(claims.CLAIMS[name], [one for one in collect(FLAGS.out) if one["claim"] == name]))
+
+
+def chosen_tasks(name: str) -> list[str]:
+  """Those of the claim that --tasks does not exclude."""
+  wanted = FLAGS.tasks.split(",") if FLAGS.tasks else claims.CLAIMS[name].tasks
+  return [task for task in claims.CLAIMS[name].tasks if task in wanted]
+
+
+def record(name: str) -> None:
+  """Keeps what a claim is run with; another budget in the same folder would compare two.
+
+  Raises:
+    UserError: the folder has runs of another budget.
+  """
+  path = os.path.join(FLAGS.out, name, CLAIM_FILE)
+  facts = {"flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
+           "command": os.environ.get(COMMAND_VARIABLE) or f"python -m electra_jax.tools.evidence run {name} "
+                                                          f"--flops={FLAGS.flops or claims.CLAIMS[name].flops:g}"}
+  if os.path.exists(path):
+    before = read_facts(FLAGS.out, name)
+    if (before["flops"], before["settings"]) != (facts["flops"], facts["settings"]):
+      raise UserError(f"{FLAGS.out} holds runs of another budget", got=f"{before['flops']:g} FLOPs with "
+                      f"{before['settings']} there, {facts['flops']:g} with {facts['settings']} asked for",
+                      allowed="the same", fix="use another --out")
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with open(path, "w", encoding="utf-8") as file:
+    json.dump(facts, file)
+
+
+def read_facts(out: str, name: str) -> dict:
+  """What `record` wrote."""
+  with open(os.path.join(out, name, CLAIM_FILE), encoding="utf-8") as file:
+    return json.load(file)
+
+
+def planned(out: str, name: str) -> list[claims.Planned]:
+  """The models of a claim that was run, those of equal time too where the speeds are known."""
+  facts = read_facts(out, name)
+  rows = claims.plan(name, out, facts["flops"], facts["settings"])
+  speeds = {}
+  for row in rows:
+    found = {one["metric"]: one for one in report.rows_of(name, row, "")}
+    speed = found.get("train/tokens_per_second")
+    if speed and speed["steps"] == speed["planned_steps"]:
+      speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed["value"]
+  return claims.plan(name, out, facts["flops"], facts["settings"], seconds_per_step=speeds)
+
+
+def collect(out: str) -> list[dict]:
+  """OUT/evidence.json: every figure of every claim so far."""
+  found = []
+  for name in claims.CLAIMS:
+    if os.path.exists(os.path.join(out, name, CLAIM_FILE)):
+      command = read_facts(out, name)["command"]
+      found += [one for row in planned(out, name) for one in report.rows_of(name, row, command)]
+  report.save(os.path.join(out, "evidence.json"), found)
+  return found
+
+
+def publish(arguments: list[str]) -> None:
+  """Merges the figures into the documents and draws the curves; without --out only writes the README's section anew."""
+  del arguments
+  folder = FLAGS.results
+  path = os.path.join(folder, "evidence.json")
+  rows = report.load(path)
+  if FLAGS.out:
+    rows = report.merge(rows, collect(FLAGS.out))
+    for name in claims.CLAIMS:
+      if os.path.exists(os.path.join(FLAGS.out, name, CLAIM_FILE)):
+        curves.draw(name, planned(FLAGS.out, name), os.path.join(folder, f"{name}.png"))
+    report.save(path, rows)
+  if not rows:
+    raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
+                    allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
+  with open(FLAGS.readme, encoding="utf-8") as file:
+    text = file.read()
+  with open(FLAGS.readme, "w", encoding="utf-8") as file:
+    file.write(report.insert(text, report.section(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.readme)
+                                                                                or "."))))
+  print(f"{len(rows)} figures: {path}, {FLAGS.readme}")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run, "publish": publish}
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("out", "", "Folder of the runs.")
+  flags.DEFINE_float("flops", None, "Training FLOPs of each model, in the paper's convention; default: the claim's.",
+                     lower_bound=1.0)
+  flags.DEFINE_string("data", "", "The corpus, a data.path; not needed where the shards exist.")
+  flags.DEFINE_string("shards", "", "Folder for tokenizer/ and FORMAT/shards; default: OUT/data.")
+  flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = one is trained on DATA.")
+  flags.DEFINE_string("glue", "", "Folder with GLUE's folders; empty = no fine-tuning.")
+  flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
+  flags.DEFINE_float("train_seconds", 0.0, "Stop each pre-training after so long, with a checkpoint; 0 = never.")
+  flags.DEFINE_float("glue_seconds", 0.0, "Stop each model's fine-tunings after so long; 0 = never.")
+  flags.DEFINE_integer("glue_at_once", 4, "GLUE tasks that share a device.", lower_bound=1)
+  flags.DEFINE_integer("seeds", 5, "Fine-tunings of each task.", lower_bound=1)
+  flags.DEFINE_integer("max_train_examples", 12_000, "Of each GLUE task; 0 = all.", lower_bound=0)
+  flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the claim's.")
+  flags.DEFINE_string("only", "", "Recipes of the claim, with commas; empty = all.")
+  flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
+  flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
+  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")
+  flags.DEFINE_string("readme", "README.md", "publish: the file that gets the section.")
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) < 2 or argv[1] not in COMMANDS:
+    raise UserError("What to do is not clear", got=" ".join(argv[1:]) or "nothing", allowed=", ".join(COMMANDS),
+                    fix="python -m electra_jax.tools.evidence plan all")
+  COMMANDS[argv[1]](argv[2:])
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE.replace("CLAIMS", ", ".join(claims.CLAIMS), 1), takes_arguments=True)

@@ -1,0 +1,166 @@
+"""What do the papers claim, and which runs repeat it? A row for each claim, with the paper's own numbers."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax import flops, recipes
+from electra_jax.errors import UserError
+from electra_jax.tools import ablate
+
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+AVERAGE = "average"  # ELECTRA section 3.1: of the eight tasks
+PERPLEXITY = "perplexity"  # of held-out text; it means something only between masked LMs
+
+
+class Model(NamedTuple):
+  """A row of a table."""
+
+  name: str
+  recipe: str  # in configs/evidence
+  paper: dict[str, float | None]  # metric -> what the paper prints; of Base or of longer runs, so the order counts
+  # What is equal. flops: the budget's | steps:NAME: as many as that model's | seconds:NAME: as long as that model took
+  equal: str = "flops"
+
+
+class Claim(NamedTuple):
+  """A table of a paper, repeated."""
+
+  source: str  # paper and table
+  says: str  # what it claims, in one sentence
+  models: tuple[Model, ...]
+  metrics: tuple[str, ...] = (AVERAGE,)  # the columns that are compared
+  tasks: tuple[str, ...] = GLUE
+  flops: float = 2e16  # of each run, in the paper's convention, where the command names none
+
+
+def _glue(name: str, recipe: str, score: float | None, equal: str = "flops") -> Model:
+  return Model(name, recipe, {AVERAGE: score}, equal)
+
+
+def _roberta(name: str, recipe: str, mnli: float, sst2: float, perplexity: float | None = None) -> Model:
+  return Model(name, recipe, {"mnli": mnli, "sst2": sst2} | ({PERPLEXITY: perplexity} if perplexity else {}))
+
+
+ROBERTA_TASKS = ("mnli", "sst2")
+CLAIMS: dict[str, Claim] = {
+  "small-vs-bert": Claim(
+    "ELECTRA Table 1", "ELECTRA-Small is ahead of BERT-Small at equal training FLOPs.",
+    (_glue("ELECTRA-Small", "electra_small", 79.0), _glue("BERT-Small", "bert_small", 74.7)), flops=1e17),
+  "table3": Claim(
+    "ELECTRA Table 3", "ELECTRA is best, All-Tokens MLM comes close; learning from 15 % of the tokens costs most.",
+    (_glue("ELECTRA", "electra_small", 85.0), _glue("All-Tokens MLM", "all_tokens_mlm", 84.3),
+     _glue("Replace MLM", "replace_mlm", 82.4), _glue("ELECTRA 15%", "electra_15", 82.4),
+     _glue("BERT", "bert_small", 82.2))),
+  "roberta-masking": Claim(
+    "RoBERTa Table 1", "Dynamic masks are as good as static ones or slightly better.",
+    (_roberta("static", "bert_static", 84.3, 92.5), _roberta("dynamic", "bert_small", 84.0, 92.9)),
+    ROBERTA_TASKS, ROBERTA_TASKS),
+  "roberta-formats": Claim(
+    "RoBERTa Table 2", "Without NSP results are as good or better; single sentences hurt.",
+    (_roberta("SEGMENT-PAIR, NSP", "bert_segment_pair", 84.0, 92.9),
+     _roberta("SENTENCE-PAIR, NSP", "bert_sentence_pair", 82.9, 92.1),
+     _roberta("FULL-SENTENCES", "bert_full_sentences", 84.7, 92.5),
+     _roberta("DOC-SENTENCES", "bert_doc_sentences", 84.7, 92.7)), ROBERTA_TASKS, ROBERTA_TASKS),
+  "roberta-batch": Claim(
+    "RoBERTa Table 3", "At equal epochs a batch eight times as large has the better perplexity, one of 32 times too.",
+    (_roberta("batch 128 (256)", "bert_batch_128", 84.7, 92.7, 3.99),
+     _roberta("batch 1024 (2K)", "bert_batch_1024", 85.2, 92.9, 3.68),
+     _roberta("batch 4096 (8K)", "bert_batch_4096", 84.6, 92.8, 3.77)), (PERPLEXITY, *ROBERTA_TASKS), ROBERTA_TASKS),
+  "lamb-vs-adamw": Claim(
+    "ELECTRA Appendix A", "LAMB does not outperform a well-tuned Adam.",
+    (_glue("LAMB", "electra_lamb", None), _glue("AdamW", "electra_small", None))),
+  "generator-size": Claim(
+    "ELECTRA Figure 3, left", "At equal steps, generators of a quarter to a half of the discriminator are best.",
+    (_glue("1/2", "electra_small", None), _glue("1/4", "generator_quarter", None, "steps:1/2"),
+     _glue("1", "generator_full", None, "steps:1/2"))),
+  "two-stage": Claim(
+    "ELECTRA Figure 3, right", "Training in two stages does not outperform joint training; both are ahead of BERT.",
+    (_glue("joint", "electra_small", None), _glue("two-stage", "two_stage", None), _glue("BERT", "bert_small", None))),
+  "fast-vs-faithful": Claim(
+    "none: our own recipe", "Without attention dropout the same quality takes less time.",
+    (_glue("faithful", "electra_small", None), _glue("fast, equal FLOPs", "electra_fast", None),
+     _glue("fast, equal time", "electra_fast", None, "seconds:faithful"))),
+}
+
+
+class Planned(NamedTuple):
+  """A model of a claim with its steps."""
+
+  model: Model
+  recipe: str  # FILE[:variant]
+  config: FrozenConfigDict
+  num_steps: int
+  flops: float  # in the paper's convention
+  folder: str  # pretrain/ and glue/ are below
+
+
+def claim_of(name: str) -> Claim:
+  """The row of CLAIMS.
+
+  Raises:
+    UserError: there is none.
+  """
+  if name not in CLAIMS:
+    raise UserError("The claim is unknown", got=name or "nothing", allowed=", ".join(CLAIMS),
+                    fix="launch/reproduce.sh small-vs-bert")
+  return CLAIMS[name]
+
+
+def plan(name: str, out: str, total_flops: float | None = None, settings: Sequence[str] = (), *,
+         seconds_per_step: dict[str, float] | None = None, only: Sequence[str] = ()) -> list[Planned]:
+  """Every run of a claim with the steps that its budget pays for; nothing is written.
+
+  A row of equal time is left out until `seconds_per_step` has its own speed and the other row's.
+
+  Args:
+    name: a row of CLAIMS.
+    out: folder of all claims.
+    total_flops: of each run; None: the claim's.
+    settings: KEY=VALUE for every recipe.
+    seconds_per_step: recipe -> what a step took, as far as it is known.
+    only: names of recipes; () = all.
+
+  Raises:
+    UserError: the claim or a setting does not exist, or a recipe cannot be loaded.
+  """
+  claim = claim_of(name)
+  total_flops, speeds = total_flops or claim.flops, seconds_per_step or {}
+  rows: dict[str, Planned] = {}
+  for model in claim.models:
+    file, _, variant = model.recipe.partition(":")
+    path = f"configs/evidence/{file}.py" + f":{variant}" * bool(variant)
+    _, given = recipes.load(path)
+    ablate.override(given, settings)
+    config = config_lib.resolve(given)
+    kind, _, other = model.equal.partition(":")
+    if kind == "flops":
+      steps = flops.steps_within(config, total_flops)
+    elif kind == "steps":
+      steps = rows[other].num_steps
+    elif speeds.get(model.recipe) and speeds.get(rows[other].model.recipe):
+      steps = max(1, round(rows[other].num_steps * speeds[rows[other].model.recipe] / speeds[model.recipe]))
+    else:
+      continue
+    given = ConfigDict(given.to_dict())
+    given.train.num_steps = steps
+    config = config_lib.resolve(given)
+    folder = os.path.join(out, name, "".join(c if c.isalnum() else "_" for c in model.name).strip("_").lower())
+    rows[model.name] = Planned(model, path, config, steps, flops.paper_flops(config).per_run, folder)
+  return [row for row in rows.values() if not only or row.model.recipe in only]
+
+
+def describe(name: str, rows: Sequence[Planned]) -> str:
+  """What will be run, for `plan`."""
+  claim = claim_of(name)
+  lines = [f"{name} ({claim.source}): {claim.says}"]
+  for row in rows:
+    tokens = row.num_steps * row.config.train.batch_size * row.config.data.sequence_length
+    lines.append(f"  {row.model.name:18} {row.recipe:41} {row.num_steps:>9,} steps of {row.config.train.batch_size:>5} "
+                 f"= {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens")
+  if len(rows) < len(claim.models):
+    lines.append("  (rows of equal time follow when the speeds are measured)")
+  return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""How did the models of a claim come along? Held-out metrics against training FLOPs and GLUE by task, as a PNG."""
+
+import math
+import os
+from collections.abc import Sequence
+
+from electra_jax import config as config_lib
+from electra_jax import flops, metrics
+from electra_jax.errors import UserError
+from electra_jax.tools import evidence_report as report
+from electra_jax.tools import evidence_runs, plot_run
+from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned
+
+
+def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
+  """Held-out metrics against training FLOPs, and GLUE by task, as a PNG; False where there is nothing to draw."""
+  curves = {}  # metric -> [(model, FLOPs, values)]
+  for row in rows:
+    folder = os.path.join(row.folder, "pretrain")
+    if not os.path.exists(os.path.join(folder, metrics.FILE_NAME)):
+      continue
+    per_step = flops.paper_flops(config_lib.load(folder)).per_step
+    for metric in report.HELDOUT:
+      points = [(one["step"] * per_step, one[metric]) for one in metrics.read_rows(folder)
+                if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
+      if points:
+        curves.setdefault(metric, []).append((row.model.name, *zip(*points)))
+  scores = {row.model.name: report.glue_figures(evidence_runs.glue_folder(row, report.newest_sweep(row.folder)),
+                                                CLAIMS[name].tasks) for row in rows}
+  scores = {model: found for model, found in scores.items() if found}
+  if not curves and not scores:
+    return False
+  try:
+    from matplotlib.figure import Figure
+  except ImportError as error:
+    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
+                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
+  panels = len(curves) + bool(scores)
+  figure = Figure(figsize=(6.0 * panels, 4.2), layout="constrained")
+  colours = {row.model.name: plot_run.COLOURS[i % len(plot_run.COLOURS)] for i, row in enumerate(rows)}
+  for number, (metric, lines) in enumerate(curves.items(), 1):
+    axes = figure.add_subplot(1, panels, number)
+    for model, x, y in lines:
+      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=model)
+    axes.set(title=f"held-out {report.HELDOUT[metric]}", xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
+    _finish(axes)
+  if scores:
+    axes = figure.add_subplot(1, panels, panels)
+    names = [metric for metric in (*CLAIMS[name].tasks, AVERAGE) if any(metric in one for one in scores.values())]
+    for number, (model, found) in enumerate(scores.items()):
+      own = [(i + (number - (len(scores) - 1) / 2) * 0.12, *found[metric]) for i, metric in enumerate(names)
+             if metric in found]
+      axes.errorbar([x for x, *_ in own], [value for _, value, *_ in own], [spread or 0.0 for *_, spread in own],
+                    fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
+    axes.set(title="GLUE dev, percent", xticks=range(len(names)))
+    axes.set_xticklabels([report.TITLES[metric] for metric in names], rotation=30)
+    _finish(axes)
+  os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+  plot_run._save(figure, out)
+  return True
+
+
+def _finish(axes) -> None:
+  axes.grid(alpha=0.3)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(fontsize="small", frameon=False)

@@ -1,0 +1,253 @@
+"""What came out of the runs of a claim? Rows of figures, and a Markdown table beside the paper's numbers."""
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from electra_jax import config as config_lib
+from electra_jax import flops, metrics, workdir
+from electra_jax.errors import UserError
+from electra_jax.tasks import glue, results, scoring
+from electra_jax.tools import ablate, evidence_runs
+from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, PERPLEXITY, Claim, Planned
+
+TITLES = {AVERAGE: "GLUE", PERPLEXITY: "Perplexity", **{name: row.folder for name, row in glue.GLUE.items()}}
+HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Replace MLM loss",
+           "all_tokens_mlm/loss": "All-Tokens MLM loss"}
+
+
+# ---- figures ----
+
+
+def rows_of(name: str, row: Planned, command: str) -> list[dict]:
+  """Every figure of a model: GLUE scores in percent as medians over the seeds, and the last held-out metrics.
+
+  Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning.
+  """
+  folder = os.path.join(row.folder, "pretrain")
+  if not os.path.exists(os.path.join(folder, metrics.FILE_NAME)):
+    return []
+  config, logged = config_lib.load(folder), metrics.read_rows(folder)
+  trained = [one for one in logged if one["split"] == "train"]
+  if not trained:
+    return []
+  evaluated = [one for one in logged if one["split"] == "eval"]
+  sweep = newest_sweep(row.folder)
+  steps = sweep or trained[-1]["step"]
+  seconds = ablate.training_seconds(ablate.Row(name, "", None, config, folder)) * steps / trained[-1]["step"]
+  starts = workdir.read_starts(folder)
+  facts = {"train_flops": flops.paper_flops(config).per_step * steps, "minutes": round(seconds / 60, 2),
+           "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
+           "steps": steps, "planned_steps": config.train.num_steps,
+           "tokens": steps * config.train.batch_size * config.data.sequence_length}
+
+  def figure(metric, value, seeds=1, spread=None, paper=None):
+    return {"claim": name, "model": row.model.name, "metric": metric, "value": value, "seeds": seeds, "spread": spread,
+            "paper": paper, **facts}
+
+  found = glue_figures(evidence_runs.glue_folder(row, sweep), CLAIMS[name].tasks) if sweep else {}
+  figures = [figure(f"glue/{metric}", *values, row.model.paper.get(metric)) for metric, values in found.items()]
+  if evaluated:
+    last = evaluated[-1]
+    figures += [figure(f"heldout/{metric}", value, paper=row.model.paper.get(metric.removeprefix("mlm/")))
+                for metric, value in last.items()
+                if "/" in metric and isinstance(value, float) and math.isfinite(value)]
+  speeds = sorted(one["train/tokens_per_second"] for one in trained if one.get("train/tokens_per_second"))
+  return figures + ([figure("train/tokens_per_second", round(statistics.median(speeds)))] if speeds else [])
+
+
+def newest_sweep(folder: str) -> int:
+  """The step from whose checkpoint the newest sweep over GLUE started; 0 without one."""
+  path = os.path.join(folder, "glue")
+  names = [name for name in os.listdir(path) if name.startswith("step_")] if os.path.isdir(path) else []
+  return max((int(name[5:]) for name in names), default=0)
+
+
+def glue_figures(folder: str, tasks: Sequence[str]) -> dict[str, tuple[float, int, float | None]]:
+  """{task or average: (percent, seeds, spread)} of the finished tasks of a sweep.
+
+  The average is of the tasks' medians, as the paper takes it (section 3.1), and stands there when no task is missing;
+  its spread is that of the averages of single seeds.
+  """
+  found, by_seed, medians = {}, {}, {}
+  for task in tasks:
+    path = evidence_runs.task_results(folder, task)
+    if not os.path.exists(path):
+      continue
+    content = results.read_json(path)
+    metric = glue.GLUE[task].metrics[0]
+    medians[task] = {name: row["median"] for name, row in content["summary"].items()}
+    for run in content["runs"]:
+      by_seed.setdefault(run["seed"], {})[task] = run["scores"]
+    found[task] = _percent(content["summary"][metric])
+    if "mismatched/accuracy" in content["summary"]:
+      found["mnli_mm"] = _percent(content["summary"]["mismatched/accuracy"])
+  average = scoring.glue_score(medians)
+  if math.isfinite(average):
+    seeds = [score for score in map(scoring.glue_score, by_seed.values()) if math.isfinite(score)]
+    spread = 100 * statistics.stdev(seeds) if len(seeds) > 1 else None
+    found = {AVERAGE: (100 * average, len(seeds), spread)} | found
+  return found
+
+
+def _percent(summary: Mapping[str, float]) -> tuple[float, int, float | None]:
+  spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
+  return 100 * summary["median"], summary["num_runs"], spread
+
+
+def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
+  """The new figures take the place of all of the same models of the same claims; in the order of CLAIMS."""
+  new = list(new)
+  models = {(one["claim"], one["model"]) for one in new}
+  rows = [one for one in before if (one["claim"], one["model"]) not in models] + new
+  order = {(name, model.name): (i, j) for i, (name, claim) in enumerate(CLAIMS.items())
+           for j, model in enumerate(claim.models)}
+  return sorted((row for row in rows if (row["claim"], row["model"]) in order),
+                key=lambda row: order[row["claim"], row["model"]])
+
+
+def load(path: str) -> list[dict]:
+  """The rows of docs/results/evidence.json; none where it does not exist.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  if not os.path.exists(path):
+    return []
+  try:
+    with open(path, encoding="utf-8") as file:
+      return json.load(file)
+  except ValueError as error:
+    raise UserError("The file of figures is damaged", got=f"{path}: {error}", allowed="a list of rows",
+                    fix="restore it from git") from error
+
+
+def save(path: str, rows: Sequence[dict]) -> None:
+  """One row a line, so that a diff shows what has changed."""
+  os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+    file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+  os.replace(f"{path}.partial", path)
+
+
+# ---- Markdown ----
+
+
+def section(rows: Sequence[dict], folder: str, link: str) -> str:
+  """README's "Results": a table for each claim, the differences, what FOLDER/CLAIM.md remarks, and the picture.
+
+  Args:
+    rows: of evidence.json.
+    folder: docs/results.
+    link: the same as a link in the README.
+  """
+  parts = [f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs "
+           "are in the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of "
+           "fine-tuning; each model was pre-trained once. The papers' numbers are of models that were trained for far "
+           "longer, most of them larger, and on all of GLUE's training examples: the order is what can be compared."]
+  for name, claim in CLAIMS.items():
+    own = [row for row in rows if row["claim"] == name]
+    if not own:
+      continue
+    parts += [f"### {name}: {claim.source}", f"*{claim.says}* `{own[0]['command']}`", table(claim, own)]
+    parts += ["\n".join(differences(claim, own))] if differences(claim, own) else []
+    remarks = os.path.join(folder, f"{name}.md")
+    if os.path.exists(remarks):
+      with open(remarks, encoding="utf-8") as file:
+        parts.append(file.read().strip())
+    if os.path.exists(os.path.join(folder, f"{name}.png")):
+      parts.append(f"![curves of {name}]({link}/{name}.png)")
+  return "\n\n".join(parts) + "\n"
+
+
+def table(claim: Claim, rows: Sequence[dict]) -> str:
+  """A Markdown table of a claim: the paper's numbers, ours, each task, what the training cost."""
+  compared = list(claim.metrics)
+  others = [task for task in claim.tasks if task not in compared and _any(rows, f"glue/{task}")]
+  with_paper = [metric for metric in compared if any(model.paper.get(metric) for model in claim.models)]
+  head = ["Model"]
+  for metric in compared:
+    head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
+  head += [TITLES[task] for task in others] + ["Held-out", "Steps", "Tokens", "FLOPs", "Minutes", "Card"]
+  lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+  for model in claim.models:
+    own = {row["metric"]: row for row in rows if row["model"] == model.name}
+    if not own:
+      continue
+    first = next(iter(own.values()))
+    cells = [model.name]
+    for metric in compared:
+      cells += [_number(model.paper.get(metric), metric)] * (metric in with_paper) + [_value(own, metric)]
+    cells += [_value(own, task, spread=False) for task in others]
+    heldout = [f"{title} {own[f'heldout/{name}']['value']:.3f}" for name, title in HELDOUT.items()
+               if f"heldout/{name}" in own]
+    steps = f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (first["steps"] < first["planned_steps"])
+    cells += [", ".join(heldout), steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
+              f"{first['minutes']:,.1f}", first["card"]]
+    lines.append("| " + " | ".join(cells) + " |")
+  return "\n".join(lines)
+
+
+def differences(claim: Claim, rows: Sequence[dict]) -> list[str]:
+  """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
+  metric = claim.metrics[0]
+  by_model = {row["model"]: row for row in rows if row["metric"] == _key(metric)}
+  first = claim.models[0]
+  lines = []
+  for model in claim.models[1:]:
+    if first.name not in by_model or model.name not in by_model:
+      continue
+    a, b = by_model[model.name], by_model[first.name]
+    ours, noise = a["value"] - b["value"], math.hypot(a["spread"] or 0.0, b["spread"] or 0.0)
+    said = f"{ours:+.2f}" + f" ± {noise:.2f}" * bool(noise) + " here"
+    papers = [model.paper.get(metric), first.paper.get(metric)]
+    if None not in papers:
+      said = f"{papers[0] - papers[1]:+.2f} in the paper, {said}"
+      if noise and abs(ours) > 2 * noise:
+        said += ": " + ("the same sign" if ours * (papers[0] - papers[1]) > 0 else "the other sign")
+    if noise and abs(ours) <= 2 * noise:
+      said += ": within twice the spread, not to be told from noise"
+    lines.append(f"* {model.name} − {first.name}, {TITLES[metric]}: {said}.")
+  return lines
+
+
+def _key(metric: str) -> str:
+  return "heldout/mlm/perplexity" if metric == PERPLEXITY else f"glue/{metric}"
+
+
+def _any(rows: Sequence[dict], metric: str) -> bool:
+  return any(row["metric"] == metric for row in rows)
+
+
+def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
+  row = own.get(_key(metric))
+  if row is None:
+    return ""
+  return _number(row["value"], metric) + f" ± {row['spread']:.1f}" * bool(spread and row["spread"])
+
+
+def _number(value: float | None, metric: str) -> str:
+  return "" if value is None else f"{value:.2f}" if metric == PERPLEXITY else f"{value:.1f}"
+
+
+def insert(readme: str, body: str) -> str:
+  """The README with `body` as its section "Results", which stands before "Troubleshooting" where it is new.
+
+  >>> insert("# a\\n\\n## Results\\n\\nold\\n\\n## Troubleshooting\\n\\nb\\n", "new\\n")
+  '# a\\n\\n## Results\\n\\nnew\\n\\n## Troubleshooting\\n\\nb\\n'
+
+  Raises:
+    UserError: there is neither of the two sections.
+  """
+  before, found, rest = readme.partition("\n## Results\n")
+  if found:
+    _, next_heading, after = rest.partition("\n## ")
+  else:
+    before, next_heading, after = readme.partition("\n## Troubleshooting")
+    after = "Troubleshooting" + after
+  if not next_heading:
+    raise UserError("The README has no place for the results", got="neither ## Results nor ## Troubleshooting",
+                    allowed="one of these headings, another one behind it", fix="add the heading")
+  return f"{before}\n## Results\n\n{body}\n## {after}"

@@ -1,0 +1,274 @@
+"""How are the runs of a claim made? Pre-training and GLUE of several models at once, a device each, within time limits.
+
+Each model has a folder: pretrain/ is a workdir, glue/step_N/ a sweep from its checkpoint of step N. What is finished
+there is not run again, so the same command goes on after a kill or a limit.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from electra_jax import checkpoints, metrics
+from electra_jax.data import corpus, shards, tokenizers
+from electra_jax.errors import Interrupted, UserError
+from electra_jax.tools import glue_sweep
+from electra_jax.tools.evidence_claims import Planned
+
+GRACE_SECONDS = 45.0  # between asking a run to stop and ending it: it writes a checkpoint
+# Tokens of a task's examples: at most 1.5 % of them are longer with BERT's vocabulary, RTE's excepted (12 %, as in the
+# papers). One length for all batches of a task: one program to compile.
+GLUE_LENGTHS = {"cola": 48, "sst2": 64, "mrpc": 96, "stsb": 96, "qqp": 96, "mnli": 96, "qnli": 128, "rte": 128}
+SLOWEST_FIRST = ("mnli", "stsb", "qqp", "qnli", "sst2", "rte", "cola", "mrpc")  # so that none is left at the end
+
+
+class Place(NamedTuple):
+  """Where the data is, where the runs go, and what they may take."""
+
+  out: str
+  data: str  # data.path of the corpus; may be empty where the shards exist
+  shards: str  # folder of tokenizer/ and, for each format, FORMAT/shards
+  vocabulary: str  # published vocabulary; "" = one is trained on the corpus
+  glue: str  # folder of GLUE's folders
+  devices: tuple[str, ...] = ("",)  # values of CUDA_VISIBLE_DEVICES; "" = leave it alone
+  train_seconds: float = 0.0  # wall-clock limit of each pre-training; 0 = none
+  glue_seconds: float = 0.0  # of each sweep
+  glue_at_once: int = 4  # tasks that share a device: a small model leaves it idle, and programs compile side by side
+  num_seeds: int = 5
+  max_train_examples: int = 12_000  # of a GLUE task
+  settings: tuple[str, ...] = ()  # KEY=VALUE of the pre-trainings
+  glue_settings: tuple[str, ...] = ()  # KEY=VALUE or TASK:KEY=VALUE of the fine-tunings
+
+
+# ---- data ----
+
+
+def shards_path(row: Planned, place: Place) -> str:
+  """The shards of a model's format."""
+  return os.path.join(place.shards, row.config.data.format, "shards")
+
+
+def prepare(rows: Sequence[Planned], place: Place) -> None:
+  """Makes the tokenizer and the shards of every format that the models need, where they are missing.
+
+  Raises:
+    UserError: the corpus or the vocabulary cannot be read.
+  """
+  for row in rows:
+    path = shards_path(row, place)
+    if shards.exist(path):
+      continue
+    if not place.data:
+      raise UserError("There are no shards of this format, and no text to make them from", got=path,
+                      allowed="prepared shards, or a corpus", fix="set --data to text or JSONL files (DATA=...)")
+    config_data = ConfigDict(row.config.data.to_dict() | {"path": place.data, "shards_path": path})
+    if place.vocabulary and not os.path.isdir(os.path.join(place.shards, corpus.TOKENIZER_FOLDER)):
+      tokenizers.load_tokenizer(place.vocabulary, config_data.tokenizer).save(
+        os.path.join(place.shards, corpus.TOKENIZER_FOLDER))
+    tokenizer = corpus.make_tokenizer(config_data, place.shards, row.config.seed)
+    print(f"Packing {place.data} as {config_data.format}: {path}", flush=True)
+    shards.prepare(config_data, tokenizer, path, row.config.seed)
+
+
+# ---- commands ----
+
+
+def pretrain_command(row: Planned, place: Place) -> list[str]:
+  """The pre-training of a model as a command line."""
+  every = max(1, row.num_steps // 10)
+  return [sys.executable, "-m", "electra_jax.main", f"--config={row.recipe}",
+          f"--workdir={os.path.join(row.folder, 'pretrain')}", f"--config.train.num_steps={row.num_steps}",
+          f"--config.data.path={place.data}", f"--config.data.shards_path={shards_path(row, place)}",
+          f"--config.data.tokenizer.path={os.path.join(place.shards, corpus.TOKENIZER_FOLDER)}",
+          f"--config.eval.every_steps={every}", f"--config.checkpoint.every_steps={every}",
+          *(f"--config.{setting}" for setting in place.settings)]
+
+
+def glue_command(row: Planned, tasks: Sequence[str], step: int, place: Place, device: str) -> list[str]:
+  """The sweep over GLUE from the checkpoint of a step."""
+  ordered = [task for task in SLOWEST_FIRST if task in tasks]
+  settings = [f"task.num_seeds={place.num_seeds}", f"task.max_train_examples={place.max_train_examples}",
+              "task.pad_to_max_length=True", "eval.batch_size=256",
+              *(f"{task}:task.max_length={length}" for task, length in GLUE_LENGTHS.items()),
+              *(setting for setting in place.settings if setting.startswith(("log.", "train.compute_dtype="))),
+              *place.glue_settings]
+  return [sys.executable, "-m", "electra_jax.tools.glue_sweep", f"--init_from={os.path.join(row.folder, 'pretrain')}",
+          f"--data_dir={place.glue}", f"--out={glue_folder(row, step)}", f"--tasks={','.join(ordered)}",
+          f"--devices={','.join([device] * place.glue_at_once)}", *(f"--set={setting}" for setting in settings)]
+
+
+def glue_folder(row: Planned, step: int) -> str:
+  """Where the fine-tunings from the checkpoint of a step go."""
+  return os.path.join(row.folder, "glue", f"step_{step:08d}")
+
+
+def task_results(sweep: str, task: str) -> str:
+  """The results of a task in the folder of a sweep; they appear when all seeds have ended."""
+  return os.path.join(glue_sweep.Point(task, "", "").folder(sweep), "results.json")
+
+
+# ---- running ----
+
+
+def run(rows: Sequence[Planned], tasks: Sequence[str], place: Place, after_each: Callable[[], None]) -> None:
+  """Pre-trains and fine-tunes every model, as many at a time as there are devices; a model stays on its device.
+
+  Args:
+    after_each: called whenever a stage of a model has ended; from several threads, never twice at once.
+
+  Raises:
+    UserError: a run has failed; the others have ended, and its log is named.
+    Interrupted: Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
+  """
+  free: queue.Queue[str] = queue.Queue()
+  for device in place.devices:
+    free.put(device)
+  failed, lock, started = [], threading.Lock(), Running()
+
+  def work(row: Planned) -> None:
+    device = free.get()
+    try:
+      for stage in (_pretrain, _fine_tune):
+        log = stage(row, tasks, place, device, started)
+        if log:
+          failed.append((row, log))
+          return
+        with lock:
+          after_each()
+    except Exception as error:
+      failed.append((row, f"{type(error).__name__}: {error}"))
+    finally:
+      free.put(device)
+
+  threads = [threading.Thread(target=work, args=(row,), daemon=True) for row in rows]
+  with started.stop_all_on_signals():
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      while thread.is_alive():
+        thread.join(0.2)  # short, so that signals are seen
+  if started.stopped:
+    raise Interrupted("Stopped, as asked. The same command goes on from the last checkpoints.")
+  if failed:
+    raise UserError(f"{len(failed)} of {len(rows)} models failed", got="\n    ".join(
+      f"{row.model.name}: {said}" for row, said in failed), allowed="runs that end well",
+      fix="correct what it says and start the same command again; what is finished stays")
+
+
+def _pretrain(row: Planned, tasks, place: Place, device: str, started: "Running") -> str:
+  """Trains to the end or to the limit; returns what went wrong."""
+  del tasks
+  workdir = os.path.join(row.folder, "pretrain")
+  if is_trained(row):
+    print(f"{row.model.name}: pre-training is finished", flush=True)
+    return ""
+  print(f"{row.model.name}: {row.num_steps:,} steps, {workdir}", flush=True)
+  status = started.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), device,
+                        place.train_seconds)
+  if status == Interrupted.STATUS or (status < 0 and place.train_seconds):
+    print(f"{row.model.name}: stopped at step {last_step(workdir):,} of {row.num_steps:,} by the limit", flush=True)
+    return "" if last_step(workdir) else "stopped before the first checkpoint"
+  return _tail(os.path.join(row.folder, "pretrain.log")) if status else ""
+
+
+def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running") -> str:
+  """Runs the sweep from the newest checkpoint, to its end or to the limit; returns what went wrong."""
+  step = last_step(os.path.join(row.folder, "pretrain"))
+  folder = glue_folder(row, step)
+  missing = [task for task in tasks if not os.path.exists(task_results(folder, task))]
+  if not place.glue or not missing:
+    print(f"{row.model.name}: GLUE is {'finished' if place.glue else 'left out, no --glue'}", flush=True)
+    return ""
+  print(f"{row.model.name}: {', '.join(missing)}: {folder}", flush=True)
+  log = os.path.join(row.folder, "glue.log")
+  status = started.call(glue_command(row, tasks, step, place, device), log, device, place.glue_seconds,
+                        memory_share=0.9 / place.glue_at_once)
+  stopped = status in (Interrupted.STATUS, 128 + signal.SIGINT) or status < 0
+  return _tail(log) if status and not (stopped and place.glue_seconds) else ""
+
+
+def is_trained(row: Planned) -> bool:
+  """Whether the run has its last checkpoint and the evaluation behind it."""
+  workdir = os.path.join(row.folder, "pretrain")
+  return row.num_steps in checkpoints.saved_steps(workdir) and any(
+    one["split"] == "eval" and one["step"] == row.num_steps for one in metrics.read_rows(workdir))
+
+
+def last_step(workdir: str) -> int:
+  """Of the newest checkpoint; 0 without one."""
+  return max(checkpoints.saved_steps(workdir), default=0)
+
+
+class Running:
+  """The processes that run now; each has a group of its own, so that what it started ends with it."""
+
+  def __init__(self):
+    self.processes: set[subprocess.Popen] = set()
+    self.stopped = False
+
+  def call(self, command: Sequence[str], log: str, device: str, seconds: float, memory_share: float = 0.0) -> int:
+    """Runs a command, its output in `log`; asks it to stop after `seconds` (0 = never). Returns its exit status.
+
+    Args:
+      memory_share: of the device's memory that each process below may take; 0 = jax's default.
+    """
+    if self.stopped:
+      return Interrupted.STATUS
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    environment = dict(os.environ)
+    if device:
+      environment["CUDA_VISIBLE_DEVICES"] = device
+    if memory_share:
+      environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{memory_share:.3f}")
+    with open(log, "a", encoding="utf-8") as file:
+      file.write(" ".join(command) + "\n")
+      file.flush()
+      process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
+    self.processes.add(process)
+    try:
+      return process.wait(seconds or None)
+    except subprocess.TimeoutExpired:
+      _signal_group(process, signal.SIGTERM)
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(GRACE_SECONDS)
+      _signal_group(process, signal.SIGKILL)
+      return process.wait()
+    finally:
+      _signal_group(process, signal.SIGKILL)  # whatever is left of the group
+      self.processes.discard(process)
+
+  @contextlib.contextmanager
+  def stop_all_on_signals(self):
+    """Passes Ctrl-C and SIGTERM on to every running process; starts no further ones."""
+    def stop(number, frame):
+      del number, frame
+      self.stopped = True
+      for process in list(self.processes):
+        _signal_group(process, signal.SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+      yield
+      return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+      yield
+    finally:
+      for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _signal_group(process: subprocess.Popen, number: int) -> None:
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.killpg(process.pid, number)
+
+
+def _tail(log: str) -> str:
+  with open(log, encoding="utf-8", errors="replace") as file:
+    return f"{log}:\n" + "".join(file.readlines()[-6:])

@@ -1,0 +1,249 @@
+"""Are the papers' claims repeated fairly, within limits, again after a kill, and told soberly?"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from electra_jax import checkpoints, flops, metrics, recipes
+from electra_jax import config as config_lib
+from electra_jax.errors import Interrupted, UserError
+from electra_jax.tasks import results, scoring
+from electra_jax.tools import evidence_claims as claims
+from electra_jax.tools import evidence_curves as curves
+from electra_jax.tools import evidence_report as report
+from electra_jax.tools import evidence_runs as runs
+from tests.conftest import ROOT
+
+RECIPES = sorted(f"configs/evidence/{path.name}" for path in (ROOT / "configs/evidence").glob("[a-z]*.py"))
+# What may differ from ELECTRA-Small's recipe in a row of the same table.
+VARIED = {"bert_batch": {"train.batch_size", "optimizer.learning_rate"},
+          "electra_lamb": {"optimizer.name", "optimizer.learning_rate"}}
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch):
+  monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("path", RECIPES)
+def test_recipes_are_short_and_compare_equals(path):
+  assert len((ROOT / path).read_text().splitlines()) < 40
+  config = config_lib.resolve(recipes.load(path)[1])
+  base = config_lib.resolve(recipes.load("configs/evidence/electra_small.py")[1])
+  name = os.path.basename(path)[:-3]
+  allowed = next((keys for start, keys in VARIED.items() if name.startswith(start)), set())
+  differing = {key for key in config_lib.diff(base, config)
+               if not key.startswith(("objective.", "data.masking.", "data.format", "data.batch_unit", "generator."))}
+  differing -= allowed | ({"eval.batch_size"} if "train.batch_size" in allowed else set())
+  assert differing == ({"model.attention_probs_dropout_prob"} if name == "electra_fast" else set())
+  assert config.optimizer.warmup_steps == config.train.num_steps // 10
+  for budget in (3e16, 1e17):
+    per_step = flops.paper_flops(config).per_step
+    assert abs(flops.steps_within(config, budget) * per_step - budget) <= per_step / 2
+  assert flops.steps_within(config, 1.0) == 1
+
+
+def test_every_recipe_is_in_a_claim_and_the_papers_numbers_are_theirs():
+  used = {f"configs/evidence/{model.recipe}.py" for claim in claims.CLAIMS.values() for model in claim.models}
+  assert used == set(RECIPES)
+  numbers = {name: [list(model.paper.values()) for model in claim.models] for name, claim in claims.CLAIMS.items()}
+  assert numbers["small-vs-bert"] == [[79.0], [74.7]]  # ELECTRA Table 1
+  assert numbers["table3"] == [[85.0], [84.3], [82.4], [82.4], [82.2]]
+  assert numbers["roberta-masking"] == [[84.3, 92.5], [84.0, 92.9]]
+  assert numbers["roberta-formats"] == [[84.0, 92.9], [82.9, 92.1], [84.7, 92.5], [84.7, 92.7]]
+  assert numbers["roberta-batch"] == [[84.7, 92.7, 3.99], [85.2, 92.9, 3.68], [84.6, 92.8, 3.77]]
+
+
+def test_budgets_are_equal_in_flops_steps_or_time():
+  electra, bert = claims.plan("small-vs-bert", "out", 1e17)
+  assert electra.flops == pytest.approx(1e17, rel=1e-4) and bert.flops == pytest.approx(1e17, rel=1e-4)
+  assert bert.num_steps / electra.num_steps == pytest.approx(1.45, abs=0.01)  # the paper's 1.45M and 1M steps
+  assert electra.config.train.num_steps == electra.num_steps and electra.folder == "out/small-vs-bert/electra_small"
+  sizes = claims.plan("generator-size", "out", 1e16)
+  assert len({row.num_steps for row in sizes}) == 1 and sizes[1].flops < sizes[0].flops < sizes[2].flops
+  assert [row.model.name for row in claims.plan("fast-vs-faithful", "out", 1e16)] == ["faithful", "fast, equal FLOPs"]
+  rows = claims.plan("fast-vs-faithful", "out", 1e16, seconds_per_step={"electra_small": 0.2, "electra_fast": 0.1})
+  assert rows[2].num_steps == 2 * rows[0].num_steps
+  assert "rows of equal time follow" in claims.describe("fast-vs-faithful", rows[:2])
+  assert "1,150 M tokens" in claims.describe("small-vs-bert", [electra])
+  assert [row.recipe for row in claims.plan("table3", "out", 1e16, only=["electra_15"])] == [
+    "configs/evidence/electra_15.py"]
+  with pytest.raises(UserError, match="claim is unknown"):
+    claims.plan("table9", "out")
+
+
+# ---- running: the commands are replaced by ones that only leave what the real ones would ----
+
+
+def fake_commands(monkeypatch, script):
+  monkeypatch.setattr(runs, "pretrain_command", lambda row, place: [sys.executable, "-c", script, row.folder])
+  monkeypatch.setattr(runs, "is_trained", lambda row: os.path.exists(os.path.join(row.folder, "done")))
+  monkeypatch.setattr(runs, "last_step", lambda folder: 7 * os.path.exists(os.path.join(folder, "..", "begun")))
+
+
+def place(tmp_path, **changes):
+  return runs.Place(out=str(tmp_path), data="", shards=str(tmp_path / "data"), vocabulary="", glue="",
+                    devices=("3", "5"))._replace(**changes)
+
+
+def test_models_run_side_by_side_and_only_once(tmp_path, monkeypatch, capsys):
+  fake_commands(monkeypatch, "import os, sys; f = sys.argv[1]; os.makedirs(f + '/pretrain', exist_ok=True); "
+                             "open(f + '/done', 'w'); open(f + '/gpu', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'])")
+  rows, after = claims.plan("small-vs-bert", str(tmp_path), 1e14), []
+  for _ in range(2):
+    runs.run(rows, ["rte"], place(tmp_path), lambda: after.append(1))
+  assert sorted(pathlib.Path(row.folder, "gpu").read_text() for row in rows) == ["3", "5"]  # each once
+  assert len(after) == 8
+  assert "pre-training is finished" in capsys.readouterr().out
+
+
+def test_a_limit_stops_with_a_checkpoint_and_a_failure_names_its_log(tmp_path, monkeypatch, capsys):
+  sleeps = ("import os, signal, sys, time; f = sys.argv[1]; os.makedirs(f + '/pretrain', exist_ok=True); "
+            f"signal.signal(signal.SIGTERM, lambda *_: (open(f + '/begun', 'w'), os._exit({Interrupted.STATUS}))); "
+            "open(f + '/ready', 'w'); time.sleep(30)")
+  fake_commands(monkeypatch, sleeps)
+  rows = claims.plan("small-vs-bert", str(tmp_path), 1e14)
+  runs.run(rows, ["rte"], place(tmp_path, train_seconds=1.5), lambda: None)
+  assert "stopped at step 7 of 18 by the limit" in capsys.readouterr().out
+  fake_commands(monkeypatch, "raise SystemExit('no such thing')")
+  with pytest.raises(UserError, match="2 of 2 models failed") as caught:
+    runs.run(rows, ["rte"], place(tmp_path), lambda: None)
+  assert "no such thing" in caught.value.got and "pretrain.log" in caught.value.got
+
+
+def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
+  row = claims.plan("small-vs-bert", str(tmp_path), 1e14, ["log.tensorboard=false"])[0]
+  where = place(tmp_path, glue="GLUE", settings=("log.tensorboard=false",), glue_settings=("task.num_epochs=1",))
+  command = runs.pretrain_command(row, where)
+  assert "--config.train.num_steps=18" in command and "--config.log.tensorboard=false" in command
+  assert f"--config.data.shards_path={tmp_path}/data/ELECTRA/shards" in command
+  sweep = runs.glue_command(row, ["rte", "mnli"], 18, where, "1")
+  assert "--tasks=mnli,rte" in sweep and "--devices=1,1,1,1" in sweep and "--set=task.max_train_examples=12000" in sweep
+  assert "--set=cola:task.max_length=48" in sweep and "--set=task.num_epochs=1" in sweep
+  with pytest.raises(UserError, match="no shards of this format"):
+    runs.prepare([row], where)
+
+
+# ---- what came out ----
+
+
+def finish(row, score, loss):
+  """A model's folder as its runs leave it; the score of seed i is `score` + i per cent."""
+  folder = os.path.join(row.folder, "pretrain")
+  os.makedirs(folder)
+  given = recipes.load(row.recipe)[1]
+  given.train.num_steps = row.num_steps
+  given.log.tensorboard = False
+  config_lib.save(os.path.join(folder, "config.json"), given, row.config)
+  writer = metrics.MetricWriter(folder, given.log)
+  writer.write(row.num_steps, "train", {"mlm/loss": loss, "train/tokens_per_second": 1e6})
+  writer.write(row.num_steps, "eval", {"mlm/loss": loss, "mlm/perplexity": 2.0, "time/goodput": 0.9})
+  writer.close()
+  for task in claims.GLUE:
+    metric = {"cola": "matthews", "stsb": "spearman"}.get(task, "accuracy")
+    scores = [{metric: score + i / 100} | ({"matched/accuracy": score + i / 100} if task == "mnli" else {})
+              for i in range(3)]
+    path = runs.task_results(runs.glue_folder(row, row.num_steps), task)
+    os.makedirs(os.path.dirname(path))
+    results.write_json(path, {"summary": {name: scoring.summarise([one[name] for one in scores])
+                                          for name in scores[0]},
+                              "runs": [{"seed": i, "scores": one} for i, one in enumerate(scores)]})
+
+
+def test_figures_table_and_verdict(tmp_path):
+  rows = claims.plan("small-vs-bert", str(tmp_path), 1e14)
+  assert report.rows_of("small-vs-bert", rows[0], "cmd") == []  # not begun
+  finish(rows[0], 0.80, 3.0)
+  finish(rows[1], 0.70, 4.0)
+  found = [one for row in rows for one in report.rows_of("small-vs-bert", row, "cmd")]
+  average = found[0]
+  assert {"claim", "model", "metric", "value", "seeds", "spread", "train_flops", "minutes", "card",
+          "command"} <= average.keys()
+  assert (average["metric"], average["seeds"], average["paper"]) == ("glue/average", 3, 79.0)
+  assert average["value"] == pytest.approx(81.0) and average["spread"] == pytest.approx(1.0)
+  assert average["train_flops"] == pytest.approx(rows[0].flops)
+  assert average["minutes"] == pytest.approx(18 * 512 * 128 / 1e6 / 60, abs=0.01)
+  claim = claims.CLAIMS["small-vs-bert"]
+  text = report.table(claim, found)
+  assert "| ELECTRA-Small | 79.0 | 81.0 ± 1.0 | 81.0 |" in text and "| BERT-Small | 74.7 | 71.0 ± 1.0 |" in text
+  assert "MLM loss 3.000" in text
+  assert report.differences(claim, found) == [
+    "* BERT-Small − ELECTRA-Small, GLUE: -4.30 in the paper, -10.00 ± 1.41 here: the same sign."]
+  closer = [one | {"value": one["value"] + 9} if one["model"] == "BERT-Small" else one for one in found]
+  assert "not to be told from noise" in report.differences(claim, closer)[0]
+  os.remove(runs.task_results(runs.glue_folder(rows[1], rows[1].num_steps), "rte"))
+  partial = {one["metric"] for one in report.rows_of("small-vs-bert", rows[1], "cmd")}
+  assert "glue/average" not in partial and "glue/mnli" in partial
+  assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
+  assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_new_figures_replace_those_of_the_same_models(tmp_path):
+  old = [{"claim": "table3", "model": "BERT", "metric": "glue/rte", "value": 1.0},
+         {"claim": "small-vs-bert", "model": "BERT-Small", "metric": "glue/rte", "value": 2.0}]
+  new = [{"claim": "table3", "model": "BERT", "metric": "glue/cola", "value": 3.0}]
+  assert [one["value"] for one in report.merge(old, new)] == [2.0, 3.0]
+  path = str(tmp_path / "docs/evidence.json")
+  report.save(path, new)
+  assert report.load(path) == new and report.load(str(tmp_path / "none.json")) == []
+  (tmp_path / "docs/evidence.json").write_text("[")
+  with pytest.raises(UserError, match="damaged"):
+    report.load(path)
+  with pytest.raises(UserError, match="no place"):
+    report.insert("# nothing", "body")
+
+
+# ---- all of it, with the real commands ----
+
+
+def test_from_text_to_the_readme(tmp_path):
+  """`launch/reproduce.sh`: two steps of a tiny BERT, one task of GLUE; again: nothing runs; publish writes."""
+  corpus = "".join("".join(f"word{(i * j) % 19} and word{j % 7} meet\n" for j in range(12)) + "\n" for i in range(60))
+  (tmp_path / "text.txt").write_text(corpus)
+  glue = tmp_path / "glue/SST-2"
+  glue.mkdir(parents=True)
+  for split in ("train", "dev"):
+    (glue / f"{split}.tsv").write_text("sentence\tlabel\n" + "".join(f"word{i} meet\t{i % 2}\n" for i in range(8)))
+  small = {"model.hidden_size": 16, "model.embedding_size": 16, "model.num_hidden_layers": 1,
+           "model.num_attention_heads": 1, "model.intermediate_size": 16, "model.max_position_embeddings": 128,
+           "data.tokenizer.vocab_size": 120, "data.heldout_share": 0.5, "data.num_workers": 1,
+           "data.reader": "threads", "train.batch_size": 4, "train.compute_dtype": "float32",
+           "train.log_every_steps": 1, "log.tensorboard": "false"}
+  environment = os.environ | {"DATA": str(tmp_path / "text.txt"), "GLUE": str(tmp_path / "glue"), "FLOPS": "2e8",
+                              "OUT": str(tmp_path / "out"), "PYTHON": sys.executable,
+                              "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+  settings = ["--only=bert_static", "--tasks=sst2", "--seeds=2", "--glue_at_once=1", "--glue_set=task.num_epochs=1",
+              "--glue_set=train.compute_dtype=float32", *(f"--set={key}={value}" for key, value in small.items())]
+
+  def reproduce(*arguments):
+    done = subprocess.run([ROOT / "launch/reproduce.sh", *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+  assert "| static | 84.3 |" in reproduce("roberta-masking", *settings)
+  out = tmp_path / "out/roberta-masking/static"
+  (steps,) = checkpoints.saved_steps(str(out / "pretrain"))[-1:]
+  written = json.loads((tmp_path / "out/evidence.json").read_text())
+  metric = {one["metric"]: one for one in written}
+  assert {"glue/sst2", "heldout/mlm/perplexity"} <= metric.keys() and metric["glue/sst2"]["seeds"] == 2
+  assert metric["glue/sst2"]["steps"] == metric["glue/sst2"]["planned_steps"] == steps
+  assert metric["glue/sst2"]["command"].startswith("FLOPS=2e8 launch/reproduce.sh roberta-masking")
+  again = reproduce("roberta-masking", *settings)
+  assert "static: pre-training is finished" in again and "static: GLUE is finished" in again
+  (tmp_path / "README.md").write_text("# a\n\n## Troubleshooting\n\nb\n")
+  reproduce("publish", f"--results={tmp_path}/docs", f"--readme={tmp_path}/README.md")
+  readme = (tmp_path / "README.md").read_text()
+  assert "## Results\n" in readme and "![curves of roberta-masking](docs/roberta-masking.png)" in readme
+  assert (tmp_path / "docs/roberta-masking.png").exists()
+
+
+def test_the_readme_shows_the_figures_that_are_here():
+  """If this fails: python -m electra_jax.tools.evidence publish"""
+  rows = report.load("docs/results/evidence.json")
+  if rows:
+    text = (ROOT / "README.md").read_text()
+    assert report.insert(text, report.section(rows, "docs/results", "docs/results")) == text
