@@ -12,7 +12,7 @@ from ml_collections import FrozenConfigDict
 
 from electra_jax import pretrained, sharding, tasks
 from electra_jax.models.bert import Bert
-from electra_jax.tasks import batches
+from electra_jax.tasks import batches, features
 
 
 class Split(NamedTuple):
@@ -117,6 +117,4 @@ def predict_tests(run: Run, outputs_of, params) -> dict:
 
 def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer, max_length: int) -> Split:
   """Examples with their features, numbered."""
-  rows = [feature | {"_example": number} for number, example in enumerate(examples)
-          for feature in task.featurize(example, tokenizer, max_length)]
-  return Split(examples, rows)
+  return Split(examples, features.of_examples(task, examples, tokenizer, max_length))

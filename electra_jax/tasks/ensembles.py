@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from electra_jax.tasks.contract import Outputs, Task
+from electra_jax import config as config_lib
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.tasks import features
+from electra_jax.tasks.contract import Example, Outputs, Task
 
-AS_THEY_ARE = ("regression", "multiple_choice")  # heads whose outputs are averaged as scores
+# Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
+AS_THEY_ARE = ("regression", "multiple_choice", "ranking", "span")
+WITH_FEATURES = ("tagging", "ranking", "span")  # heads that are decoded with the features beside the outputs
 
 
 def average(outputs: Sequence[Outputs], head: str) -> Outputs:
@@ -36,17 +42,31 @@ def load_outputs(workdir: str, seed: int, split: str) -> Outputs:
     return {name.removeprefix(f"{split}/"): arrays[name] for name in arrays.files if name.startswith(f"{split}/")}
 
 
-def score(task: Task, workdir: str, seeds: Sequence[int]) -> dict[str, float]:
-  """Metrics of the seeds' ensemble on the first dev split; {} for heads that need more than their outputs."""
-  if task.head not in ("classification", *AS_THEY_ARE) or len(seeds) < 2:
-    return {}
-  return score_outputs(task, [load_outputs(workdir, seed, task.splits[1]) for seed in seeds])
+def answer(task: Task, members: Sequence[tuple[str, int]], split: str) -> tuple[list, list[Example]]:
+  """(predictions, examples) of an ensemble of (workdir, seed), or of one run.
+
+  Raises:
+    UserError: a run has no answers to the split, or another number than there are examples.
+  """
+  examples, rows = task.read(split), []
+  if task.head in WITH_FEATURES:
+    folder = members[0][0]
+    tokenizer = tokenizers.load_tokenizer(os.path.join(folder, "tokenizer"))
+    rows = features.of_examples(task, examples, tokenizer, config_lib.load(folder).task.max_length)
+  outputs = [load_outputs(workdir, seed, split) for workdir, seed in members]
+  for (workdir, seed), one in zip(members, outputs):
+    count, wanted = len(next(iter(one.values()))) if one else 0, len(rows or examples)
+    if count != wanted:
+      raise UserError(f"A run has not answered the split {split}",
+                      got=f"{count} answers of seed {seed} in {workdir} for {wanted} examples",
+                      allowed="an answer to each", fix="run it in a new workdir with "
+                      "--config.task.write_test_predictions and the same data")
+  return task.decode(average(outputs, task.head), rows, examples), examples
 
 
-def score_outputs(task: Task, outputs: Sequence[Outputs]) -> dict[str, float]:
-  """Metrics of an ensemble on the first dev split, read anew."""
-  examples = task.read(task.splits[1])
-  return task.score(task.decode(average(outputs, task.head), [], examples), examples)
+def score(task: Task, members: Sequence[tuple[str, int]]) -> dict[str, float]:
+  """Metrics of an ensemble of (workdir, seed) on the first dev split; {} of fewer than two runs."""
+  return task.score(*answer(task, members, task.splits[1])) if len(members) > 1 else {}
 
 
 def choose(runs: Sequence[tuple[str, dict]], metric: str, size: int) -> list[tuple[str, int]]:

@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from electra_jax.errors import UserError
-from electra_jax.tasks.contract import Example, Feature
+from electra_jax.tasks.contract import Example, Feature, Task
+
+
+def of_examples(task: Task, examples: Sequence[Example], tokenizer, max_length: int) -> list[Feature]:
+  """The features of all examples; `_example` is the number of the one that a feature shows."""
+  return [feature | {"_example": number} for number, example in enumerate(examples)
+          for feature in task.featurize(example, tokenizer, max_length)]
 
 
 def sequence(tokenizer, texts: Sequence[str], max_length: int, where: str = "", on_long_text: str = "cut") -> Feature:

@@ -109,12 +109,9 @@ def write_answers(task: Task, folder: str, outputs: dict) -> None:
   Args:
     outputs: {split: (split, outputs of one seed)}.
   """
-  os.makedirs(folder, exist_ok=True)
   answers = {split: (task.decode(found, data.features, data.examples), data.examples)
              for split, (data, found) in outputs.items()}
-  for name, text in task.files(answers).items():
-    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-      file.write(text)
+  submissions.write_files(folder, task.files(answers))
 
 
 def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
@@ -157,7 +154,8 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in runs[0]["scores"]}
   if jax.process_index():
     return summary
-  together = ensembles.score(task, workdir, [run["seed"] for run in runs])
+  members = ensembles.choose([(workdir, run) for run in runs], task.metric, len(runs))
+  together = ensembles.score(task, members)
   text = tables.results_table(config, task, runs, summary, together)
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(text)
@@ -171,7 +169,7 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   if config.task.write_test_predictions and task.submission is not None:
     say(submissions.write(config, task, workdir, runs))
   if task.files is not None:
-    say(submissions.describe_files(task, workdir, runs))
+    say(submissions.write_files_of_runs(task, workdir, members, config.task.write_test_predictions))
   return summary
 
 

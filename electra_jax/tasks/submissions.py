@@ -5,7 +5,6 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from electra_jax.errors import UserError
 from electra_jax.tasks import ensembles, glue, race, scoring, squad
 from electra_jax.tasks.contract import Task
 
@@ -26,13 +25,30 @@ def write(config, task: Task, workdir: str, runs: Sequence[dict]) -> str:
   return "\n".join([f"Wrote {path} with {', '.join(files)}: the answers of seed {runs[best]['seed']}.", *notes])
 
 
-def describe_files(task: Task, workdir: str, runs: Sequence[dict]) -> str:
-  """Where the best seed's own files are (`Task.files`), and which splits have another number of answers than usual."""
-  best = scoring.best([run["scores"][task.metric] for run in runs])
-  if best is None:
+def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, int]], with_tests: bool) -> str:
+  """The ensemble's files (`Task.files`), with test answers a zip; says where they and the best seed's are.
+
+  Args:
+    members: (workdir, seed) of every run with a dev score, the best first.
+    with_tests: the test splits are answered too.
+  """
+  if not members:
     return "No run has a dev score, so there are no answers to look at."
-  folder = os.path.join(workdir, "seeds", str(runs[best]["seed"]))
+  folder = os.path.join(workdir, "seeds", str(members[0][1]))
   lines = [f"The answers of the best seed are in {folder}: {', '.join(sorted(os.listdir(folder)))}."]
+  if len(members) > 1:
+    splits = [*task.splits[1:], *(task.test_splits if with_tests else ())]
+    together = os.path.join(workdir, "ensemble")
+    write_files(together, task.files({split: ensembles.answer(task, members, split) for split in splits}))
+    lines.append(f"Those of {len(members)} runs together are in {together}.")
+  if with_tests and task.test_splits:
+    texts = {}
+    for name in sorted(os.listdir(folder)):
+      if name.startswith(task.test_splits):
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+          texts[name] = file.read()
+    write_zip(os.path.join(workdir, "submission.zip"), texts)
+    lines.append(f"Wrote {os.path.join(workdir, 'submission.zip')} with {', '.join(texts)} of the best seed.")
   for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS)[task.name].items():
     path = os.path.join(folder, f"{split}_predictions.json")
     if os.path.exists(path):
@@ -51,20 +67,20 @@ def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, s
   """
   files, notes = {}, []
   for split in task.test_splits:
-    examples = task.read(split)
-    outputs = [ensembles.load_outputs(workdir, seed, split) for workdir, seed in members]
-    for (workdir, seed), one in zip(members, outputs):
-      count = len(next(iter(one.values()))) if one else 0
-      if count != len(examples):
-        raise UserError(f"A run has not answered the split {split}",
-                        got=f"{count} answers of seed {seed} in {workdir} for {len(examples)} examples",
-                        allowed="an answer to each", fix="run it in a new workdir with "
-                        "--config.task.write_test_predictions and the same data")
-    files |= task.submission(split, task.decode(ensembles.average(outputs, task.head), [], examples), examples)
+    predictions, examples = ensembles.answer(task, members, split)
+    files |= task.submission(split, predictions, examples)
     expected = glue.expected_count(task.name.removesuffix("_ranking"), split)
     if len(examples) != expected:
       notes.append(f"{split} has {len(examples)} examples; the server expects {expected}: it will refuse the file.")
   return files, notes
+
+
+def write_files(folder: str, files: Mapping[str, str]) -> None:
+  """{file name: text} in a folder."""
+  os.makedirs(folder, exist_ok=True)
+  for name, text in files.items():
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+      file.write(text)
 
 
 def write_zip(path: str, files: Mapping[str, str]) -> None:

@@ -160,8 +160,7 @@ def _together(points: Sequence[Point], best: Mapping[str, Point], out: str, size
             for run in results.load(other.folder(out))]
     members = ensembles.choose(runs, task.metric, max(1, size))
     if size > 1 and members:
-      split = task.splits[1]
-      scores = ensembles.score_outputs(task, [ensembles.load_outputs(folder, seed, split) for folder, seed in members])
+      scores = ensembles.score(task, members)
       shown = ", ".join(f"{name} {percent(value)}" for name, value in scores.items())
       lines.append(f"- {task_name}: {len(members)} runs together {shown}")
     if members and config_lib.load(point.folder(out)).task.write_test_predictions:
