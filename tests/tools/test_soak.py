@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import sys
-import time
 from collections import Counter
 
 import jax
@@ -14,6 +13,7 @@ import pytest
 from electra_jax import checkpoints, metrics, objectives, pretrain
 from electra_jax.errors import UserError
 from electra_jax.tools import soak
+from electra_jax.tools import soak_faults as faults
 from tests import fake_objective
 from tests.test_bad_input import STEPS, Place, contents, small
 from tests.test_pretrain import write_corpus
@@ -29,13 +29,13 @@ def finished(tmp_path_factory):
   return place
 
 
-@pytest.mark.parametrize("name", soak.DAMAGES)
+@pytest.mark.parametrize("name", faults.DAMAGES)
 def test_a_run_survives_each_damage(finished, tmp_path, monkeypatch, name):
   monkeypatch.setattr(objectives, "make", fake_objective.make)
   workdir = tmp_path / "run"
   shutil.copytree(finished.run, workdir)
   before = contents(workdir)
-  assert soak.damage(name, str(workdir), random.Random(1))
+  assert faults.damage(name, str(workdir), random.Random(1))
   assert contents(workdir) != before
   pretrain.pretrain(small(finished), str(workdir))
   soak.compare(str(finished.run), str(workdir))
@@ -48,16 +48,16 @@ def test_no_flipped_bit_of_the_arrays_is_read(finished, tmp_path):
   (path, *_) = sorted((path for path in kept.rglob("d/*") if path.is_file()), key=lambda path: -path.stat().st_size)
   workdir = tmp_path / "run"
   shutil.copytree(finished.run, workdir)
-  faults = 0
+  found = 0
   for _ in range(12):
-    soak.flip_a_bit(str(workdir / path.relative_to(finished.run)), rng)
+    faults.flip_a_bit(str(workdir / path.relative_to(finished.run)), rng)
     try:
       jax.tree.map(np.testing.assert_array_equal, checkpoints.load_params(str(workdir), step=step)[1], expected)
     except UserError as error:
       assert "cannot be read" in str(error)
-      faults += 1
+      found += 1
     shutil.copy(path, workdir / path.relative_to(finished.run))
-  assert faults
+  assert found
 
 
 def test_the_last_good_checkpoint_is_spared(finished, tmp_path):
@@ -65,7 +65,7 @@ def test_the_last_good_checkpoint_is_spared(finished, tmp_path):
   shutil.copytree(finished.run, workdir)
   shutil.rmtree(workdir / "checkpoints" / str(STEPS))
   before = contents(workdir)
-  assert not soak.damage("newest checkpoint: half deleted", str(workdir), random.Random(0))
+  assert not faults.damage("newest checkpoint: half deleted", str(workdir), random.Random(0))
   assert contents(workdir) == before
 
 
@@ -83,8 +83,20 @@ def test_another_end_is_found(finished, tmp_path):
 
 # In place of the run: makes a half-written checkpoint after a moment, and cannot be killed by accident.
 SCRIPT = """
-import os, sys, time
-folder = os.path.join(sys.argv[-1].removeprefix("--workdir="), "checkpoints")
+import fcntl, os, sys, time
+workdir = sys.argv[-1].removeprefix("--workdir=")
+started = time.time()
+lock = os.open(workdir, os.O_RDONLY)
+try:
+  fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+  sys.exit(bool(print("Another job is running", file=sys.stderr)) + 2)
+print("Starting from scratch", flush=True)
+try:
+  open(os.path.join(workdir, "file"), "w").close()
+except OSError:
+  sys.exit(bool(print("cannot be written")) + 2)
+folder = os.path.join(workdir, "checkpoints")
 os.makedirs(folder, exist_ok=True)
 for step in range(20):
   os.makedirs(os.path.join(folder, f"{step}.orbax-checkpoint-tmp"), exist_ok=True)
@@ -93,19 +105,46 @@ try:
   with open(os.path.join(folder, "file"), "wb") as file:  # closing it writes too
     file.write(bytes(300_001))
 except OSError:
-  sys.exit(2)
+  sys.exit(bool(print("cannot be written")) + 2)
+print("back by", started - time.time(), flush=True)
 """
 
 
-@pytest.mark.parametrize("name", soak.INTERRUPTIONS)
+@pytest.mark.parametrize("name", faults.INTERRUPTIONS)
 def test_each_interruption_ends_a_process_as_it_says(tmp_path, name):
-  fault = soak.INTERRUPTIONS[name]
-  status, _ = soak.start([sys.executable, "-c", SCRIPT], str(tmp_path / "run"), fault, random.Random(0), 0.5)
-  assert status in fault.statuses
+  fault, workdir = faults.INTERRUPTIONS[name], tmp_path / "run"
+  workdir.mkdir()
+  if fault.read_only and not faults.can_be_read_only(str(workdir)):
+    pytest.skip("to make a folder read-only for root needs the right to mount")
+  status, said = soak.start([sys.executable, "-c", SCRIPT], str(workdir), fault, random.Random(0), 0.5)
+  assert status in fault.statuses and fault.must_say in said
+  (workdir / "writable again").touch()
+
+
+def test_the_clock_of_the_process_goes_back(tmp_path):
+  (tmp_path / "run").mkdir()
+  fault = faults.Interruption(faults.leave_alone, (), clock_goes_back=True)
+  status, said = soak.start([sys.executable, "-c", SCRIPT], str(tmp_path / "run"), fault, random.Random(0), 0.5)
+  assert status == 0 and 86_000 < float(said.split("back by ")[1]) < 86_400
+
+
+def test_a_second_job_that_is_not_refused_is_found(tmp_path):
+  command = [sys.executable, "-c", "import time; print('Starting from scratch', flush=True); time.sleep(1)"]
+  with pytest.raises(UserError, match="a second job was not refused"):
+    soak.start(command, str(tmp_path / "run"), faults.INTERRUPTIONS["second job, then kill -9"], random.Random(0), 0.1)
 
 
 def test_a_start_that_ends_without_reason_is_found(tmp_path):
   command = [sys.executable, "-c", "import sys; print('wreck'); sys.exit(7)"]
   with pytest.raises(UserError, match=r"(?s)status 7.*wreck"):
-    soak.run_round(command, str(tmp_path / "run"), random.Random(0), 60.0, time.monotonic(), Counter())
+    soak.run_round(command, str(tmp_path / "run"), random.Random(0), 60.0, lambda: False, Counter())
   assert os.path.exists(tmp_path / "run.log")
+
+
+def test_negative_times_are_found(finished, tmp_path):
+  workdir = tmp_path / "run"
+  shutil.copytree(finished.run, workdir)
+  with open(workdir / metrics.FILE_NAME, "a") as file:
+    file.write('{"step": 6, "split": "time", "time/start_seconds": -1.0}\n')
+  with pytest.raises(UserError, match="negative time"):
+    soak.compare(str(finished.run), str(workdir))
