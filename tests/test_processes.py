@@ -94,8 +94,9 @@ def assert_same_run(job, alone, count):
   assert list(found) == list(expected) == list(range(1, len(expected) + 1))
   np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-5)
   end = alone.state(f"saved.{len(expected)}")
+  # Biases of keys have no gradient but rounding errors, which Adam divides by their own size.
   for name, array in job.state(f"saved.{len(expected)}").items():
-    np.testing.assert_allclose(array, end[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    np.testing.assert_allclose(array, end[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def lose_one(job, count, lost, step=7, sent=signal.SIGKILL, **environment):
