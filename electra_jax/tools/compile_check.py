@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import time
 from typing import NamedTuple
 
 from absl import flags
@@ -31,9 +32,10 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
 For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
-collectives of the program, and the time of a step by data sheet: at best, with each byte of state and temporaries
-read and written once, no faster; and if every byte that the compiler counts came from the chip's memory. MFU likewise.
-Compiling takes minutes of one core, far more for large recipes, whatever the slice's size.
+collectives of the program, and the time of a step with its MFU, thrice. At best: by data sheet, with each byte of state
+and temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
+At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too.
+Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
 LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
@@ -51,6 +53,7 @@ class Report(NamedTuple):
   program_bytes: float = 0.0
   collectives: tuple = ()
   roofline: object = None  # compile_roofline.Roofline; None on CPU
+  seconds: float = 0.0  # that tracing and compiling took
 
 
 def make_devices(topology: str) -> list:
@@ -68,6 +71,11 @@ def make_devices(topology: str) -> list:
     raise UserError("--topology names no slice", got=repr(topology), allowed=f"CHIP:SIDES with a chip of "
                     f"{', '.join(CHIPS)} and two sides (v5e, v6e) or three (v4, v5p); or cpu:NUMBER",
                     fix="for example --topology=v5e:16x16, v5p:4x4x8 or cpu:8")
+  count = math.prod(int(side) for side in sides.split("x"))
+  if chip != "cpu" and count > CHIPS[chip].largest:
+    raise UserError("No slice is that large", got=f"{count} chips in {topology}",
+                    allowed=f"at most {CHIPS[chip].largest} chips of {chip}",
+                    fix="choose smaller sides; for example --topology=v5e:16x16 or v5p:8x8x16")
   return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides)
 
 
@@ -92,6 +100,8 @@ def _tpu_devices(chip: str, sides: str) -> list:
   from jax.experimental import topologies
 
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # no cloud tells it where it runs
+  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of this host, which has none: else libtpu complains
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several may compile at once: none touches a chip
   try:
     return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", **MEGACORE.get(chip, {})).devices)
@@ -185,26 +195,42 @@ def check(config, devices: list, chip=None) -> Report:
   import jax
 
   from electra_jax import memory, sharding
-  from electra_jax.tools import compile_collectives, compile_roofline
+  from electra_jax.tools import compile_collectives, compile_kernels, compile_roofline
 
+  start = time.monotonic()
   mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
   try:
     state, batch, compiled = compile_step(config, devices)
   except jax.errors.JaxRuntimeError as error:
-    used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w)", str(error))
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    return Report(mesh, f"needs {used.group(1)} of {used.group(2)}" if used else str(error).splitlines()[0])
+    return Report(mesh, out_of_memory(str(error)), seconds=time.monotonic() - start)
+  seconds = time.monotonic() - start
   step_memory = memory.of_step(state, batch, compiled)
   cost, steps = compiled.cost_analysis(), config.train.accumulation_steps
   state_bytes = step_memory.parameters + step_memory.optimizer
   program_flops = compile_roofline.whole_step(cost["flops"], steps, 0)
   program_bytes = compile_roofline.whole_step(cost["bytes accessed"], steps, 2 * state_bytes)  # read and written once
-  collectives = compile_collectives.parse(compiled.as_text(), len(devices))
+  hlo = compiled.as_text()
+  collectives = compile_collectives.parse(hlo, len(devices))
   roofline = chip and compile_roofline.estimate(
     chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
-    least_bytes=2 * (state_bytes + steps * step_memory.temporaries), most_bytes=program_bytes, collectives=collectives)
-  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline)
+    least_bytes=2 * (state_bytes + steps * step_memory.temporaries), most_bytes=program_bytes, collectives=collectives,
+    kernel_cycles=compile_kernels.estimated_cycles(hlo))
+  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds)
+
+
+def out_of_memory(message: str) -> str:
+  """What the compiler says that a program lacks, in a few words.
+
+  >>> out_of_memory("RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (19.58G) exceeds HBM (15.75G).")
+  'temporaries 19.58G of 15.75G'
+  """
+  temporaries = re.search(r"temporaries \(([\d.]+\w)\) exceeds[^(]*\(([\d.]+\w)\)", message)
+  if temporaries:
+    return "temporaries {} of {}".format(*temporaries.groups())
+  used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w)", message)
+  return "{} of {}".format(*used.groups()) if used else message.splitlines()[0]
 
 
 def verdict(report: Report, config, hbm: float) -> str:
@@ -232,29 +258,35 @@ def show(reports: list[Report], config, devices: list, chip, console: Console) -
   of = f" of {memory.format_bytes(hbm)}" if chip else ""
   table = Table(title=f"{config.objective.name}, batch {config.train.batch_size} x {config.data.sequence_length} "
                 f"tokens, {len(devices)} x {devices[0].device_kind}; each device" + of, title_justify="left")
-  for heading in ("mesh", "parameters", "optimizer", "temporaries", "total", "TFLOP", "GB moved", "GB sent",
-                  "step", "limit at best", "MFU", "verdict"):
+  for heading in ("mesh", "state", "temporaries", "total", "TFLOP", "GB moved", "GB sent", "at best", "by its",
+                  "expected", "at most", "compiled in", "verdict"):
     table.add_column(heading, overflow="fold")
   for report in reports:
-    mesh, said = _mesh_name(report.mesh), verdict(report, config, hbm)
+    mesh, said, seconds = _mesh_name(report.mesh), verdict(report, config, hbm), f"{report.seconds:.0f} s"
     if report.fault:
-      table.add_row(mesh, "", "", "", report.fault, "", "", "", "", "", "", said)
+      table.add_row(mesh, "", "", report.fault, *("",) * 7, seconds, said)
       continue
     needs, roofline = report.memory, report.roofline
-    times = ("", "", "")
+    times = ("", "", "", "")
     if roofline:
-      times = (f"{1000 * roofline.seconds:.1f} to {1000 * roofline.most_seconds:.1f} ms", roofline.limit,
-               f"{100 * roofline.least_mfu:.0f} to {100 * roofline.mfu:.0f} %")
-    sizes = (memory.format_bytes(size) for size in (needs.parameters, needs.optimizer, needs.temporaries, needs.total))
+      times = (_time(roofline.seconds, roofline.mfu), roofline.limit,
+               _time(roofline.expected_seconds, roofline.expected_mfu),
+               _time(roofline.most_seconds, roofline.least_mfu))
+    sizes = (memory.format_bytes(size) for size in (needs.parameters + needs.optimizer, needs.temporaries, needs.total))
     table.add_row(mesh, *sizes, f"{report.program_flops / 1e12:.3g}", f"{report.program_bytes / 1e9:.3g}",
-                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, said)
+                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, seconds, said)
   console.print(table)
   needed = flops.model_flops(config).per_step / len(devices) / 1e12
-  console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}.")
+  console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}. "
+                "Percentages are MFU.")
   for report in reports:
     for kind, (times, size, sent) in compile_collectives.totals(report.collectives).items():
       console.print(f"  {_mesh_name(report.mesh)}: {times} x {kind}, {memory.format_bytes(size)}, "
                     f"{memory.format_bytes(sent)} sent by each device")
+
+
+def _time(seconds: float, mfu: float) -> str:
+  return f"{1000 * seconds:.1f} ms, {100 * mfu:.0f} %"
 
 
 def _mesh_name(mesh: dict[str, int]) -> str:
@@ -280,6 +312,7 @@ def main(argv: list[str]) -> None:
   for mesh in meshes:
     FLAGS.config.mesh.update(mesh)
     config = config_lib.resolve(FLAGS.config)
+    console.print(f"compiling {len(reports) + 1} of {len(meshes)} meshes: {_mesh_name(mesh)}")
     reports.append(check(config, devices, chip))
   show(reports, config, devices, chip, console)
 

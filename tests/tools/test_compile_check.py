@@ -7,7 +7,7 @@ import pytest
 from configs import tiny
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
-from electra_jax.tools import compile_check, compile_collectives, compile_roofline
+from electra_jax.tools import compile_check, compile_collectives, compile_kernels, compile_roofline
 
 # What the compiler writes: a loop of four micro-batches, one collective in two fusions of one channel, a started one,
 # a tuple, and a group of one device, which sends nothing.
@@ -111,14 +111,37 @@ def test_meshes_of_eight_fake_devices(config, capsys):
   assert "data=1 fsdp=4 tensor=2" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("groups,size", [
+  ("mesh['axis_0'=16,'axis_1'=16] {'axis_1'}", 16),  # as the TPU compiler writes meshes
+  ("mesh['axis_0'=16,'axis_1'=1,'axis_2'=1] {'axis_0','axis_1'}", 16),
+  ("mesh['a'=8,'b'=4], device_ids=([8,4]T(1,0)) {'a':(2)4,'b'}", 16),  # a part of an axis
+  ("[16,8]<=[128]", 8),
+  ("{{0,1,2,3},{4,5,6,7}}", 4),
+  ("{}", 128),  # all
+])
+def test_groups_of_devices_in_each_notation(groups, size):
+  line = f"%r = f32[4]{{0}} all-reduce(%p), channel_id=1, replica_groups={groups}, to_apply=%add"
+  ring, = compile_collectives.parse(f"ENTRY %main (p: f32[4]) -> f32[4] {{\n  ROOT {line}\n}}\n", 128)
+  assert (ring.group, ring.sent) == (size, 2 * 16 * (size - 1) / size)
+
+
+def test_cycles_of_kernels_in_a_loop_count_each_time():
+  noted = HLO.replace("calls=%fused_1", 'calls=%fused_1, backend_config={"window_config":{"estimated_cycles":"100"}}')
+  noted = noted.replace("groups={{0,1},{2,3}}", 'groups={{0,1},{2,3}}, backend_config={"estimated_cycles":"7"}')
+  assert compile_kernels.estimated_cycles(HLO) == 0
+  assert compile_kernels.estimated_cycles(noted) == 100 + 4 * 7
+
+
 def test_roofline_takes_the_largest_bound():
   chip = compile_roofline.CHIPS["v5e"]
   ring = compile_collectives.Collective("all-reduce", size=10**9, group=4, times=1)
   found = compile_roofline.estimate(chip, num_devices=16, model_flops=16 * 197e12 * 0.01, program_flops=197e12 * 0.012,
-                                    least_bytes=819e9 * 0.006, most_bytes=819e9 * 0.02, collectives=(ring,))
+                                    least_bytes=819e9 * 0.006, most_bytes=819e9 * 0.02, collectives=(ring,),
+                                    kernel_cycles=0.018 * chip.clock)
   assert (found.compute, found.hbm, found.interconnect) == pytest.approx((0.012, 0.006, 1.5e9 / 100e9))
   assert (found.limit, found.seconds, found.most_seconds) == ("interconnect", pytest.approx(0.015), pytest.approx(0.02))
   assert (found.mfu, found.least_mfu) == pytest.approx((0.01 / 0.015, 0.01 / 0.02))
+  assert (found.expected_seconds, found.expected_mfu) == pytest.approx((0.018, 0.01 / 0.018))
   assert compile_roofline.whole_step(10, 4, outside=2) == 34
 
 
@@ -127,6 +150,7 @@ def test_roofline_takes_the_largest_bound():
   (lambda: compile_check.make_devices("v7:2x2"), "'v7:2x2'"),
   (lambda: compile_check.make_devices("v4:4x4"), "'v4:4x4'"),
   (lambda: compile_check.make_devices("cpu:64"), "for cpu:64"),
+  (lambda: compile_check.make_devices("v5e:32x32"), "1024 chips in v5e:32x32"),
   (lambda: compile_check.parse_mesh("model=2"), "'model=2'"),
   (lambda: compile_check.parse_mesh("fsdp=0"), "'fsdp=0'"),
 ])
