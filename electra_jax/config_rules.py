@@ -41,6 +41,7 @@ CHOICES = {
   "task.layer_decay_form": ("paper", "released"),
   "task.pooler": ("none", "tanh", "gelu"),
   "task.select": ("last", "best"),
+  "task.noun_phrases": ("spacy", "rules"),
 }
 
 

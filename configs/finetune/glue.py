@@ -6,7 +6,7 @@ the middle rate and 16, see electra_jax.tools.glue_sweep for the whole grid).
 
 from configs import common
 
-TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "qnli_ranking", "rte", "wnli")
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "qnli_ranking", "rte", "wnli", "wnli_ranking")
 LONG = ("rte", "stsb")  # ELECTRA Table 5: 10 epochs; RoBERTa trains 10 on every task
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from electra_jax.tasks import glue, own, race, ranking, squad
+from electra_jax.tasks import glue, own, pronouns, race, ranking, squad
 from electra_jax.tasks.contract import HEADS, Example, Feature, Outputs, Task
 
 TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
   **dict.fromkeys(glue.GLUE, glue.make),
   "qnli_ranking": ranking.make,
+  "wnli_ranking": pronouns.make,
   **dict.fromkeys(own.METRICS, own.make),
   **dict.fromkeys(squad.VERSIONS, squad.make),
   "race": race.make,

@@ -50,4 +50,5 @@ HEADS: dict[str, tuple[tuple[str, ...], dict[str, type]]] = {
   # Token positions of the answer, 0 ([CLS]) for none; with `answerable` also whether there is none.
   "span": (("span_head", "answerable_head"), {"start": np.int32, "end": np.int32, "is_impossible": np.float32}),
   "multiple_choice": (("multiple_choice_head",), {"label": np.int32}),  # number of the right choice
+  "ranking": (("multiple_choice_head",), {}),  # of two choices the first must score higher
 }

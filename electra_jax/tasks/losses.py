@@ -44,11 +44,18 @@ def multiple_choice(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, 
   return _cross_entropy(outputs["multiple_choice_head"], batch["label"])
 
 
+def ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """max(0, 1 - (score of the first choice - score of the second)): the margin ranking loss, RoBERTa section 5.1."""
+  del batch
+  scores = outputs["multiple_choice_head"]  # [batch, 2]
+  return jax.nn.relu(1 - (scores[:, 0] - scores[:, 1]))
+
+
 def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Array, "*rows"]:
   return -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], axis=-1)[..., 0]
 
 
 LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
   "classification": classification, "regression": regression, "tagging": tagging, "span": span,
-  "multiple_choice": multiple_choice,
+  "multiple_choice": multiple_choice, "ranking": ranking,
 }

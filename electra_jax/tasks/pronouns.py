@@ -1,0 +1,132 @@
+"""How is WNLI a ranking? What the pronoun means must score higher than the sentence's other noun phrases.
+
+RoBERTa section 5.1, with the margin ranking loss of Kocijan et al. (2019).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_jax.tasks import features, glue, noun_phrases, scoring
+from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+
+PRONOUNS = frozenset(("he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs"))
+TOKEN = re.compile(r"\w+|'\w+|[^\w\s]")
+YES, NO = "1", "0"
+
+
+class Referent(NamedTuple):
+  """A hypothesis as the sentence's words with a phrase in the pronoun's place: before + phrase + after."""
+
+  before: str
+  phrase: str
+  after: str
+
+
+def make(name: str, config_task) -> Task:
+  """WNLI as margin ranking; `config_task.noun_phrases` says who finds the other candidates.
+
+  Only positive training examples are used, each with every other noun phrase of its sentence: pairs of hypotheses of
+  which the first is right. Elsewhere a hypothesis is true if it scores higher than those of all other noun phrases.
+
+  Differs from RoBERTa in where the score comes from: a linear layer on [CLS], not the masked LM's probability of the
+  phrase, which ELECTRA's discriminator has not; and the pronoun is found by comparing WNLI's two sentences, where
+  RoBERTa took its place from SuperGLUE's files.
+
+  Raises:
+    UserError: spaCy is asked for and not installed.
+  """
+  row = glue.GLUE["wnli"]
+  find = noun_phrases.FINDERS[config_task.noun_phrases]()
+
+  def read(split: str) -> list[Example]:
+    examples = glue.read("wnli", split, config_task.data_dir)
+    return pairs(examples, find) if split == "train" else examples
+
+  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+    premise, *hypotheses = example.texts
+    if len(hypotheses) == 1:  # to be judged
+      hypotheses += others(premise, hypotheses[0], find)
+    rows = [features.sequence(tokenizer, (premise, hypothesis), max_length, example.where, config_task.on_long_text)
+            for hypothesis in hypotheses]
+    size = 2 if len(example.texts) == 3 else 1
+    return [{"input_ids": [one["input_ids"] for one in part], "token_type_ids": [one["token_type_ids"] for one in part],
+             "_was_cut": any(one["_was_cut"] for one in part)}
+            for part in (rows[i:i + size] for i in range(0, len(rows), size))]
+
+  return Task(
+    name=name, head="ranking", label_names=row.labels, num_labels=1, splits=row.splits, test_splits=row.test_splits,
+    metric="accuracy", read=read, featurize=featurize, decode=decode,
+    score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
+    submission=lambda split, predictions, examples: glue.submission("wnli", split, predictions, examples))
+
+
+def pairs(examples: Sequence[Example], find: Callable[[str], list[str]]) -> list[Example]:
+  """(sentence, right hypothesis, one with another noun phrase) of every positive example."""
+  return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == YES
+          for other in others(*example.texts, find)]
+
+
+def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> list[str]:
+  """The hypothesis with each other noun phrase of the premise; [] where its pronoun is not found."""
+  referent = find_referent(premise, hypothesis)
+  if referent is None:
+    return []
+  kept: dict[str, str] = {}
+  right = _bare(referent.phrase)
+  for phrase in find(premise):
+    bare = _bare(phrase)
+    if bare and bare not in PRONOUNS and not set(bare.split()) & set(right.split()):
+      kept.setdefault(bare, f"{referent.before}{phrase}{referent.after}")
+  return list(kept.values())
+
+
+def find_referent(premise: str, hypothesis: str) -> Referent | None:
+  """The phrase that stands in the hypothesis for a pronoun of the premise; the words around it agree.
+
+  Of several readings the one with the shortest phrase; of these one whose phrase is in the premise.
+
+  >>> find_referent("Tom gave Jim his hat because he was cold.", "Jim was cold.")
+  Referent(before='', phrase='Jim', after=' was cold.')
+  >>> find_referent("The bee landed on it.", "The bee landed on the flower.").phrase
+  'the flower'
+  """
+  given, asked = list(TOKEN.finditer(premise)), list(TOKEN.finditer(hypothesis))
+  if asked and not asked[-1].group()[0].isalnum():
+    asked.pop()  # the full stop
+  words, wanted = [m.group().lower() for m in given], [m.group().lower() for m in asked]
+  best = None
+  for place in (place for place, word in enumerate(words) if word in PRONOUNS):
+    left = next(n for n in range(min(place, len(wanted) - 1), -1, -1) if words[place - n:place] == wanted[:n])
+    right = next(n for n in range(len(wanted) - left - 1, -1, -1)
+                 if words[place + 1:place + 1 + n] == wanted[len(wanted) - n:])
+    if left + right == 0:
+      continue
+    span = asked[left:len(asked) - right]
+    phrase = hypothesis[span[0].start():span[-1].end()]
+    key = (len(span), _bare(phrase) not in premise.lower())
+    if best is None or key < best[0]:
+      best = key, span[0].start(), span[-1].end()
+  if best is None:
+    return None
+  _, start, end = best
+  if hypothesis[start:end].lower().endswith("'s"):  # his -> Jim's
+    end -= 2
+  return Referent(hypothesis[:start], hypothesis[start:end], hypothesis[end:])
+
+
+def _bare(phrase: str) -> str:
+  """Lowercase, without a determiner at its front."""
+  words = [word.lower() for word in noun_phrases.WORD.findall(phrase)]
+  return " ".join(words[1:] if words and words[0] in noun_phrases.DETERMINERS else words)
+
+
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list[str | None]:
+  """True if the hypothesis beats all others; false without others: there is nothing to compare, and most are false."""
+  scores: Mapping[int, list[float]] = {number: [] for number in range(len(examples))}
+  for feature, row in zip(features_, outputs["multiple_choice_head"], strict=True):
+    scores[feature["_example"]].append(float(row[0]))
+  return [None if not np.isfinite(found).all() else YES if len(found) > 1 and found[0] > max(found[1:]) else NO
+          for found in scores.values()]
