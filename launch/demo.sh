@@ -12,6 +12,8 @@ cd "$root"
 launch/environment.sh requirements.txt
 # Two devices of a core each train 1.5 times as fast as one that spreads every operation over both cores.
 export JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-2}
+# They wait for each other. On a machine that is busy with other work that can take a while; XLA would abort after 40 s.
+export XLA_FLAGS="${XLA_FLAGS:-} --xla_cpu_collective_call_terminate_timeout_seconds=3600"
 .venv/bin/python -m electra_jax.main --config=configs/tiny.py --workdir="$workdir"
 .venv/bin/python -m electra_jax.tools.plot_run "$workdir"
 .venv/bin/python -m electra_jax.tools.predict --workdir="$workdir" \
