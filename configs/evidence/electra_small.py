@@ -15,6 +15,7 @@ def get_config(argument: str | None = None):
   c.optimizer.update(name="adamw", learning_rate=1e-3, warmup_steps=None)  # None: a tenth of the run
   c.train.batch_size = 512
   c.train.num_steps = 9_000  # about 5e16 FLOPs; the tool computes the steps from its budget
+  c.data.heldout_share = 0.005  # 400 thousand of 70 million tokens are enough for an evaluation
   c.eval.update(every_steps=500, max_examples=4096)
   c.checkpoint.every_steps = 1_000
   return common.variant(c, argument)
