@@ -136,6 +136,11 @@ def defaults() -> ConfigDict:
   c.train = ConfigDict()
   c.train.batch_size = 256  # sequences per optimizer update, over all devices and accumulation steps
   c.train.num_steps = 766_000
+  c.train.initial_batch_size = 0  # a smaller one to begin with, which doubles up to batch_size; 0 = no ramp
+  c.train.batch_size_ramp_steps = 0  # updates until batch_size is reached; each size compiles a program of its own
+  # The run ends after so many hours behind its parameters, restarts included, if num_steps are not done before; the
+  # rate decays by time then. 0 = by steps alone. Counted from the first step's compilation; data is prepared before.
+  c.train.max_hours = 0.0
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
   # bfloat16 | float32 | float16 (V100 and older, which have no bfloat16; the loss is scaled, see the next two keys);
   # parameters, softmax, losses and norms are float32
@@ -148,9 +153,11 @@ def defaults() -> ConfigDict:
   c.train.remat = "none"
   c.train.ema_decay = 0.0  # of a moving average of the parameters, as long as 1 / (1 - decay) updates; 0 = none
   c.train.log_every_steps = 100
-  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)
+  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps) |
+  # rollback (skip; after max_skipped_steps back to the checkpoint before them, and on behind the data in between)
   c.train.on_nonfinite = "stop"
   c.train.max_skipped_steps = 10  # in a row, before skip gives up: a state that has diverged skips for ever
+  c.train.max_rollbacks = 3  # of the whole run, before rollback gives up
 
   # ---- evaluation on held-out documents
   c.eval = ConfigDict()

@@ -15,8 +15,8 @@ from electra_jax.errors import UserError
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
-             "train.on_nonfinite", "train.max_skipped_steps", "train.initial_loss_scale",
-             "train.loss_scale_growth_steps",
+             "train.on_nonfinite", "train.max_skipped_steps", "train.max_rollbacks", "train.max_hours",
+             "train.initial_loss_scale", "train.loss_scale_growth_steps",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
@@ -27,7 +27,8 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.a
 YOUNGER = {
   "objective.z_loss_weight": 0.0, "optimizer.first_moment_dtype": "float32", "optimizer.second_moment_dtype": "float32",
   "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
-  "eval.ema_params": False, "log.norms_per_group": False,
+  "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,
+  "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3,
 }
 
 
@@ -103,7 +104,8 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   """
   changes = diff(old, new)
   resumable = RESUMABLE if new.mode == "finetune" else (*RESUMABLE, "task.")  # pre-training reads nothing of it
-  forbidden = {k: v for k, v in changes.items() if not k.startswith(resumable)}
+  forbidden = {k: v for k, v in changes.items() if not k.startswith(resumable)
+               or (k == "train.max_hours" and not all(v))}  # 0 has no time in its state
   if forbidden:
     lines = "".join(f"\n    {key}: {was!r} in the workdir, {now!r} asked for" for key, (was, now) in forbidden.items())
     raise UserError(f"The workdir {workdir} holds another run", got=lines,

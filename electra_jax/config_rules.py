@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from electra_jax import batch_schedule
+
 # policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
 MASKING_POLICIES = {
   "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
@@ -31,7 +33,7 @@ CHOICES = {
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
-  "train.on_nonfinite": ("stop", "skip"),
+  "train.on_nonfinite": ("stop", "skip", "rollback"),
   "train.compute_dtype": ("bfloat16", "float32", "float16"),
   "train.remat": ("none", "full", "dots", "all_dots"),
   "optimizer.first_moment_dtype": ("float32", "bfloat16"),
@@ -43,6 +45,11 @@ CHOICES = {
   "task.select": ("last", "best"),
   "task.noun_phrases": ("spacy", "rules"),
 }
+
+
+# Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
+PRETRAINING_ONLY = {"train.max_hours": 0.0, "train.initial_batch_size": 0, "train.batch_size_ramp_steps": 0,
+                    "train.ema_decay": 0.0, "eval.ema_params": False}
 
 
 def choice_faults(c: ConfigDict) -> Iterator[str]:
@@ -59,7 +66,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.log_every_steps", "train.max_skipped_steps", "eval.batch_size",
-              "train.initial_loss_scale", "train.loss_scale_growth_steps",
+              "train.initial_loss_scale", "train.loss_scale_growth_steps", "train.max_rollbacks",
               "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
               "optimizer.decay_power",
@@ -69,7 +76,8 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   for key in positive:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples",
+  not_negative = ["train.num_steps", "train.initial_batch_size", "train.batch_size_ramp_steps", "train.max_hours",
+                  "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples",
                   "eval.electra_mlm_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
@@ -87,6 +95,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
+  yield from _ramp_faults(c)
   yield from _objective_faults(c)
   if c.mode == "finetune":
     yield from _task_faults(c)
@@ -140,6 +149,31 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     yield "eval.ema_params asks for the moving average, but train.ema_decay is 0"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
+
+
+def _ramp_faults(c: ConfigDict) -> Iterator[str]:
+  """Rules of batches that grow."""
+  t = c.train
+  if not t.initial_batch_size:
+    if t.batch_size_ramp_steps:
+      yield f"train.batch_size_ramp_steps is {t.batch_size_ramp_steps}, but train.initial_batch_size is 0: no ramp"
+    return
+  doublings, rest = 0, t.batch_size
+  while rest > max(0, t.initial_batch_size) and rest % 2 == 0:
+    doublings, rest = doublings + 1, rest // 2
+  if rest != t.initial_batch_size or not doublings:
+    yield (f"train.batch_size {t.batch_size} is not train.initial_batch_size {t.initial_batch_size} doubled once or "
+           "several times")
+  elif t.batch_size_ramp_steps < doublings:
+    yield f"train.batch_size_ramp_steps is {t.batch_size_ramp_steps}; {doublings} doublings need at least as many"
+  elif t.accumulation_steps > 0:
+    odd = [stage.batch_size for stage in batch_schedule.stages(t)
+           if stage.batch_size % batch_schedule.micro_batches(stage.batch_size, t)]
+    if odd:
+      yield (f"batches of {odd[0]} on the way from train.initial_batch_size cannot be divided as "
+             f"train.accumulation_steps {t.accumulation_steps} divides train.batch_size; use a power of two")
+  if c.data.batch_unit == "tokens":
+    yield "train.initial_batch_size needs data.batch_unit=rows; batches of equal token counts do not grow"
 
 
 def _objective_faults(c: ConfigDict) -> Iterator[str]:
@@ -196,6 +230,9 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
     yield f"task.max_length {t.max_length} is longer than the {rows} positions of the model; longer texts are cut to it"
   if t.patience_evals and t.select != "best":
     yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
+  for key, neutral in PRETRAINING_ONLY.items():
+    if _lookup(c, key) != neutral:
+      yield f"{key} is {_lookup(c, key)}, but it is for pre-training; in fine-tuning set it to {neutral}"
   if c.train.compute_dtype == "float16":
     yield "train.compute_dtype float16 scales the loss, which only pre-training does; set it to bfloat16 or float32"
   if c.train.accumulation_steps != 1:

@@ -20,7 +20,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from electra_jax import checkpoints, distributed, metrics, optim, predictions, pretrained, progress, sharding, tasks
+from electra_jax import (
+  checkpoints,
+  config_rules,
+  distributed,
+  metrics,
+  optim,
+  predictions,
+  pretrained,
+  progress,
+  sharding,
+  tasks,
+)
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted
@@ -73,10 +84,10 @@ class SeedsState(NamedTuple):
   best_score: Array  # [seeds], -inf before the first
 
 
-def is_due(config, step: int) -> bool:
+def is_due(config, step: int, is_last: bool) -> bool:
   """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
   every = config.eval.finetune_every_steps
-  return bool(config.eval.finetune_tasks) and (step == config.train.num_steps or bool(every and step % every == 0))
+  return bool(config.eval.finetune_tasks) and (is_last or bool(every and step % every == 0))
 
 
 def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
@@ -92,6 +103,7 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
                        weight_decay_rate=0.0, schedule="linear")
     size = -(-32 // jax.device_count()) * jax.device_count()
     c.train.update(batch_size=size, accumulation_steps=1)
+    c.update_from_flattened_dict(config_rules.PRETRAINING_ONLY)
     if c.train.compute_dtype == "float16":
       c.train.compute_dtype = "float32"  # fine-tuning does not scale its loss
     c.eval.batch_size = size
@@ -157,12 +169,13 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   saved = checkpoints.Checkpoints(folder, config.checkpoint)
   train, num_steps = data["train"].features, config.train.num_steps
   state = init_seeds(run, seeds)
-  state = saved.restore_newest(abstract(state, run.mesh)) or state
+  state = saved.restore_newest(abstract(state)) or state
   first_step = int(state.step)
   writer = metrics.MetricWriter(folder, config.log, restored_step=first_step, enabled=jax.process_index() == 0)
   bar = progress.Progress(num_steps, first_step, enabled=jax.process_index() == 0)
   keys = jnp.stack([jax.random.key(seed, impl=pretrained.prng_impl(config.train.prng_impl)) for seed in seeds])
-  train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0)
+  places = jax.tree.map(lambda x: x.sharding, state)
+  train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0, out_shardings=(places, None))
   outputs_of = jax.jit(functools.partial(predictions.task_outputs, run=run),
                        out_shardings=NamedSharding(run.mesh, PartitionSpec()))
   curve = results.read_curve(folder, first_step)
@@ -197,29 +210,48 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
     params = chosen_params(state, config.task.select)
     scores, dev = predictions.evaluate(run, data, outputs_of, params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
-    results.keep_best_run(config, task, workdir, seeds, scores, lambda row: jax.tree.map(lambda x: x[row], params))
+    results.keep_best_run(config, task, workdir, seeds, scores, functools.partial(host_params, params))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)
   results.drop_group_checkpoints(folder)
 
 
 def init_seeds(run: Run, seeds: Sequence[int]) -> SeedsState:
-  """New parameters and moments of each seed, on all devices."""
+  """New parameters and moments of each seed, split over the devices as in pre-training."""
   start = None if run.config.task.from_scratch else run.start
   names = run.model.head_names
   each = [pretrained.init_params(jax.random.key(seed), run.model.config, names, start) for seed in seeds]
-  replicated = NamedSharding(run.mesh, PartitionSpec())
   stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *each)
-  params = jax.device_put(stacked, replicated)
-  opt_state = jax.jit(jax.vmap(run.tx.init), out_shardings=replicated)(params)
-  best = jax.device_put(np.full(len(seeds), -np.inf, np.float32), replicated)
-  return SeedsState(jax.device_put(np.int32(0), replicated), params, opt_state,
-                    jax.device_put(stacked, replicated), best)
+  place = shardings(run, stacked)
+  params = jax.device_put(stacked, place.params)
+  opt_state = jax.jit(jax.vmap(run.tx.init), out_shardings=place.opt_state)(params)
+  best = jax.device_put(np.full(len(seeds), -np.inf, np.float32), place.best_score)
+  return SeedsState(jax.device_put(np.int32(0), place.step), params, opt_state,
+                    jax.device_put(stacked, place.best_params), best)
 
 
-def abstract(state: SeedsState, mesh) -> SeedsState:
+def shardings(run: Run, stacked: PyTree) -> SeedsState:
+  """Where each array of the state lives; every device has a part of every seed."""
+  replicated = NamedSharding(run.mesh, PartitionSpec())
+  one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacked)
+  params = jax.tree.map(lambda place: NamedSharding(run.mesh, PartitionSpec(None, *place.spec)),
+                        sharding.parameter_shardings(one, run.mesh))
+  opt_state = optax.tree_map_params(run.tx, lambda _, place: place, jax.eval_shape(jax.vmap(run.tx.init), stacked),
+                                    params, transform_non_params=lambda _: replicated)
+  return SeedsState(replicated, params, opt_state, params, replicated)
+
+
+def abstract(state: SeedsState) -> SeedsState:
   """Shapes and places of the state, for a restore."""
-  place = NamedSharding(mesh, PartitionSpec())
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), state)
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def host_params(params: PyTree, row: int) -> PyTree:
+  """One seed's parameters as host arrays; every process gets them whole."""
+  one = jax.tree.map(lambda x: x[row], params)
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+    one = multihost_utils.process_allgather(one, tiled=True)
+  return jax.device_get(one)
 
 
 def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Array]:

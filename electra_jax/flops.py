@@ -7,6 +7,8 @@ A multiplication and an addition are two operations in both. Terms are per train
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from electra_jax import batch_schedule
+
 # Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
 # float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
 HARDWARE_PEAKS = MappingProxyType({
@@ -34,17 +36,17 @@ class FlopCount:
 
   convention: str
   terms: dict[str, float]
-  num_steps: int
+  num_batches: float  # of the whole run, of full size; as many as its steps, unless it begins with smaller ones
 
   @property
   def per_step(self) -> float:
-    """Operations of one optimizer update."""
+    """Operations of one optimizer update with a full batch."""
     return sum(self.terms.values())
 
   @property
   def per_run(self) -> float:
     """Operations of the whole run."""
-    return self.per_step * self.num_steps
+    return self.per_step * self.num_batches
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _count(convention: str, config, forward_per_token: dict[str, float], factor:
   tokens = config.train.batch_size * config.data.sequence_length
   passes = {network: _passes(config, network, factor) for network in ("encoder", "generator", "discriminator")}
   terms = {name: float(passes[name.split("/")[0]] * tokens * count) for name, count in forward_per_token.items()}
-  return FlopCount(convention, terms, config.train.num_steps)
+  return FlopCount(convention, terms, batch_schedule.full_batches(config.train, config.train.num_steps))
 
 
 def _passes(config, network: str, factor: int) -> float:

@@ -1,4 +1,4 @@
-"""What happens when a loss or a gradient is no number? The run stops, or the step is skipped and counted."""
+"""What happens when a loss or a gradient is no number? The run stops, skips the step and counts it, or goes back."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,14 @@ from jaxtyping import PyTree
 from electra_jax.errors import UserError
 
 SKIPPED = "train/skipped_steps"
+
+
+class Diverged(Exception):
+  """Too many updates in a row were no numbers, and the config wants a rollback; `rollbacks.go_back` does it."""
+
+  def __init__(self, first_step: int, last_step: int):
+    self.first_step, self.last_step = first_step, last_step  # the first of them; the last that was computed
+    super().__init__(f"skipped steps in a row from {first_step} on, at step {last_step}")
 
 
 def skip_if_nonfinite(old: PyTree, new: PyTree, pairs: dict) -> tuple[PyTree, dict]:
@@ -22,9 +30,17 @@ def skip_if_nonfinite(old: PyTree, new: PyTree, pairs: dict) -> tuple[PyTree, di
 
 
 class Watch:
-  """Looks at each log window of a run, as `train.on_nonfinite` and `train.max_skipped_steps` say."""
+  """Looks at each log window of a run, as `train.on_nonfinite` and `train.max_skipped_steps` say.
 
-  def __init__(self, config_train):
+  Args:
+    config_train: the `train` branch of the config.
+    num_rollbacks: how often the run has gone back so far; shown where it may.
+
+  It forgets a row of skipped steps that a restart interrupts, and counts from there.
+  """
+
+  def __init__(self, config_train, num_rollbacks: int = 0):
+    self._goes_back, self._num_rollbacks = config_train.on_nonfinite == "rollback", num_rollbacks
     self._skips = config_train.on_nonfinite != "stop" or config_train.compute_dtype == "float16"  # overflows are usual
     self._most = config_train.max_skipped_steps
     self._in_a_row = 0
@@ -39,6 +55,7 @@ class Watch:
 
     Raises:
       UserError: a mean is not finite, or too many steps in a row have been skipped; it names the steps.
+      Diverged: likewise, where the run is to go back.
     """
     if not self._skips:
       bad = [f"{name} is {values[name]}" for name in ("loss", "train/gradient_norm") if not np.isfinite(values[name])]
@@ -51,9 +68,12 @@ class Watch:
       self._in_a_row = self._in_a_row + 1 if was_skipped else 0
       if self._in_a_row >= self._most:
         last = step - len(window) + 1 + index
+        if self._goes_back:
+          raise Diverged(last - self._in_a_row + 1, step)
         raise self._error(f"{self._in_a_row} skipped steps in a row, {last - self._in_a_row + 1} to {last}; "
                           f"train.max_skipped_steps is {self._most}", "")
-    return values | {SKIPPED: float(sum(skipped))}
+    count = {"train/rollbacks": self._num_rollbacks} if self._goes_back else {}
+    return values | {SKIPPED: float(sum(skipped))} | count
 
   def _error(self, got: str, more: str) -> UserError:
     return UserError("The loss or the gradient is not finite", got=got, allowed="finite losses and gradients",

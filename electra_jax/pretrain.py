@@ -17,6 +17,7 @@ import optax
 
 from electra_jax import (
   averaging,
+  batch_schedule,
   checkpoints,
   distributed,
   evaluation,
@@ -32,8 +33,10 @@ from electra_jax import (
   pretrained,
   progress,
   published,
+  rollbacks,
   sharding,
   train_state,
+  wall_clock,
 )
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
@@ -45,6 +48,17 @@ from electra_jax.train_state import TrainState, count_parameters
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
+  """`train`, started anew after each rollback that `train.on_nonfinite` asks for; exceptions as there."""
+  while True:
+    try:
+      return train(given, workdir)
+    except nonfinite.Diverged as diverged:
+      detour = rollbacks.go_back(workdir, config_lib.resolve(given), diverged)
+      print(f"Rolling back: {diverged}. Going on from step {detour.step} with the data behind step {detour.resume_at}.",
+            flush=True)
+
+
+def train(given, workdir: str) -> dict[str, float]:
   """Trains until `train.num_steps`, or goes on from where the workdir stands. Returns the final evaluation.
 
   It is empty where nothing is held out (`data.heldout_share`).
@@ -56,13 +70,12 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   Raises:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
     Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
+    Diverged: too many updates in a row were no numbers, and `train.on_nonfinite` is rollback.
   """
   start_up = progress.StartUp()
   config = config_lib.resolve(given)
   mesh = sharding.make_mesh(config.mesh)
-  micro_batch_size = config.train.batch_size // config.train.accumulation_steps
-  sharding.check_batch_size(micro_batch_size, mesh, "train.batch_size / train.accumulation_steps")
-  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
+  check_batch_sizes(config, mesh)
   workdir_lib.claim(config, workdir)
   data = open_data(config, workdir)
   start_up.done("data")
@@ -71,7 +84,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
                                         dtype=config.train.compute_dtype, remat=config.train.remat)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
                               data.token_counts)
-  tx, learning_rate = optim.make(config.optimizer, config.train.num_steps)
+  tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, max_hours=config.train.max_hours)
   key = jax.random.key(config.seed, impl=prng_impl(config.train.prng_impl))
   init_rng, train_rng, eval_rng = jax.random.split(key, 3)
   example_batch = jax.tree.map(lambda rows: jnp.zeros((1, *rows.shape[1:]), rows.dtype), data.batch_at(0))
@@ -101,37 +114,43 @@ def pretrain(given, workdir: str) -> dict[str, float]:
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
-  train_step, phase, window, evaluated_step = None, None, [], None
-  watch = nonfinite.Watch(config.train)
+  phase, batch_size, window, evaluated_step = None, None, [], None
+  watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)))
+  budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
+  done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
-      for step in range(start_step + 1, config.train.num_steps + 1):  # `step` counts this update as done
-        if objective.phase_at(step - 1)[0] is not phase:
-          phase, first_step = objective.phase_at(step - 1)
-          if first_step == step - 1:
-            state = train_state.enter(phase, state)
-          train_step = make_train_step(state, objective=objective, phase=phase, tx=tx, rng=train_rng,
-                                       accumulation_steps=config.train.accumulation_steps,
-                                       **step_options(config))
+      for step in range(start_step + 1, last_step + 1):  # `step` counts this update as done
+        before = phase, batch_size
+        (phase, first_step), batch_size = objective.phase_at(step - 1), data.schedule.size(step - 1)
+        if phase is not before[0] and first_step == step - 1:
+          state = train_state.enter(phase, state)
         with timer.waiting():
           batch = next(batches)
         if step == start_step + 1:
           start_up.done("first_batch")
-          bar.message(memory.at_start(train_step, state, batch))
-        state, step_metrics = train_step(state, batch)
+        if (phase, batch_size) != before:
+          train_step = make_train_step(
+            state, objective=objective, phase=phase, tx=tx, rng=train_rng,
+            accumulation_steps=batch_schedule.micro_batches(batch_size, config.train), **step_options(config))
+          jax.block_until_ready(state)
+          with timer.paused("start"):
+            bar.message(memory.at_start(train_step, state, batch, *budget.now()))
+        state, step_metrics = train_step(state, batch, *budget.now())
         window.append(step_metrics)
         if step == start_step + 1:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
           bar.message(str(start_up))
-        timer.step()
+        timer.step(batch_size / config.train.batch_size)
         bar.advance(step)
+        done, ends = step, budget.is_spent(step_metrics) or step == config.train.num_steps
 
-        if step % config.train.log_every_steps == 0 or step == config.train.num_steps:
+        if step % config.train.log_every_steps == 0 or ends:
           values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
           window = []
-          values |= timer.read() | {"train/learning_rate": float(learning_rate(step - 1))}
+          values = {"train/learning_rate": float(learning_rate(step - 1))} | values | timer.read()
           writer.write(step, "train", values)
           bar.show(step, values)
         evaluates = config.eval.every_steps and step % config.eval.every_steps == 0
@@ -143,27 +162,30 @@ def pretrain(given, workdir: str) -> dict[str, float]:
             evaluated_step = step
         with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
-        if finetune.is_due(config, step):
+        if finetune.is_due(config, step, is_last=ends):
           saved.save(state, step)  # a stop during the fine-tuning goes on from here
           with timer.paused("evaluation"):
             kept = pretrained.of_run(config, data.tokenizer, evaluated(state))
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
-        if stop.reached(step) and step < config.train.num_steps:
+        if stop.reached(step) and not ends:
           saved.save(state, step)
           writer.write(step, "time", timer.goodput() | start_up.values())
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
                             "complete; the same command goes on from there.")
+        if ends:
+          break
 
     with timer.paused("checkpoint"):
-      saved.save(state, max(start_step, config.train.num_steps))
-    if start_step >= config.train.num_steps:
-      bar.message(f"This run is finished: {start_step} of {config.train.num_steps} steps are done.")
+      saved.save(state, done)
+    if done == start_step or done < config.train.num_steps:
+      hours = f" within train.max_hours of {config.train.max_hours:g}" * (done < config.train.num_steps)
+      bar.message(f"This run is finished: {done} of {config.train.num_steps} steps are done{hours}.")
     with timer.paused("evaluation"):
       result = evaluate(evaluated(state))
-      if evaluated_step != config.train.num_steps:
-        evaluation.log(result, config.train.num_steps, writer, bar)
-    if start_step < config.train.num_steps:
-      writer.write(config.train.num_steps, "time", timer.goodput() | start_up.values())
+      if evaluated_step != done:
+        evaluation.log(result, done, writer, bar)
+    if start_step < done:
+      writer.write(done, "time", timer.goodput() | start_up.values())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
   return result
 
@@ -174,6 +196,7 @@ class Data(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   train: shards.ShardedExamples
   heldout: shards.ShardedExamples
+  schedule: batch_schedule.BatchSchedule  # size and place of each step's batch
   batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
@@ -189,12 +212,28 @@ def open_data(config, workdir: str) -> Data:
   train, heldout = (
     shards.open_shards(corpus.shards_directory(config.data, workdir), split, config.data, tokenizer)
     for split in ("train", "heldout"))
+  schedule = batch_schedule.BatchSchedule(batch_schedule.stages(config.train), rollbacks.read(workdir),
+                                          unit=config.data.batch_unit)
   batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed, process_index=jax.process_index(),
-                                    process_count=jax.process_count())
+                                    process_count=jax.process_count(), schedule=schedule)
   entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
-  return Data(tokenizer, train, heldout, batch_at, entropy, counts)
+  return Data(tokenizer, train, heldout, schedule, batch_at, entropy, counts)
+
+
+def check_batch_sizes(config, mesh) -> None:
+  """Every micro-batch gives every device as many rows, those of the smaller batches at first, too.
+
+  Raises:
+    UserError: one does not.
+  """
+  for stage in batch_schedule.stages(config.train):
+    micro_batches = batch_schedule.micro_batches(stage.batch_size, config.train)
+    sharding.check_batch_size(stage.batch_size // micro_batches, mesh, "train.batch_size / train.accumulation_steps"
+                              if stage.batch_size == config.train.batch_size else
+                              f"a batch of {stage.batch_size} / {micro_batches}, after train.initial_batch_size,")
+  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
 
 
 def check_tokenizer(tokenizer, config) -> None:
@@ -256,10 +295,13 @@ def step_options(config) -> dict:
           "growth_steps": config.train.loss_scale_growth_steps, "norms_per_group": config.log.norms_per_group}
 
 
-def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_steps: int,
+def update(state: TrainState, batch, seconds=None, *, objective, phase, tx, rng, accumulation_steps: int,
            skip_nonfinite: bool = False, ema_decay: float = 0.0, growth_steps: int = 2000,
            norms_per_group: bool = False):
-  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
+  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
+
+  `seconds`, of `wall_clock.Budget`, is what a rate that goes by time needs; the other options are those of the config.
+  """
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
   gradients_of = jax.value_and_grad(loss_scaling.scaled(phase.loss, state.loss_scale), has_aux=True)
@@ -282,11 +324,13 @@ def update(state: TrainState, batch, *, objective, phase, tx, rng, accumulation_
 
   loss, gradients = loss_scaling.unscaled((loss, gradients), state.loss_scale)
   gradients = keep_trainable(gradients, phase.trainable)
-  updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+  timing = {} if seconds is None else {"seconds": seconds}
+  updates, opt_state = tx.update(gradients, state.opt_state, state.params, **timing)
   updates = keep_trainable(updates, phase.trainable)
   params = optax.apply_updates(state.params, updates)
   one = jnp.ones(())
   pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (optax.tree.norm(gradients), one)}
+  pairs |= {} if seconds is None else wall_clock.pairs(opt_state)
   if norms_per_group:
     pairs |= norms.by_group(gradients, "gradient_norm") | norms.by_group(updates, "update_norm")
   new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)

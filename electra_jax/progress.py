@@ -60,8 +60,8 @@ class StepTimer:
   and before `paused`, and for the first step's before the first `step`: that step is not counted, it compiles.
 
   Args:
-    tokens_per_step: positions of the global batch, padding included: sequences times length.
-    flops_per_step: `flops.model_flops(config).per_step`.
+    tokens_per_step: positions of the full global batch, padding included: sequences times length.
+    flops_per_step: `flops.model_flops(config).per_step`, of the full batch too.
     num_devices: devices of the whole run.
     device_kind: `jax.devices()[0].device_kind`; where its peak is unknown, `read` gives FLOP/s in place of MFU.
     already: seconds since the start of the run that the goodput counts as start too.
@@ -78,12 +78,17 @@ class StepTimer:
     self._restart()
 
   def _restart(self) -> None:
-    self._start, self._excluded, self._waited, self._num_steps = self._clock(), 0.0, 0.0, 0
+    self._start, self._excluded, self._waited = self._clock(), 0.0, 0.0
+    self._num_steps, self._num_batches = 0, 0.0
 
-  def step(self) -> None:
-    """Counts one finished (or dispatched) step; the first only starts the clock."""
+  def step(self, batch_share: float = 1.0) -> None:
+    """Counts one finished (or dispatched) step; the first only starts the clock.
+
+    Args:
+      batch_share: size of its batch, in full batches.
+    """
     if self._compiled:
-      self._num_steps += 1
+      self._num_steps, self._num_batches = self._num_steps + 1, self._num_batches + batch_share
     else:
       self._compiled = True
       self._spent = dict.fromkeys(self._spent, 0.0) | {"start": self._clock() - self._made}
@@ -101,7 +106,7 @@ class StepTimer:
 
   @contextlib.contextmanager
   def paused(self, purpose: str) -> Iterator[None]:
-    """Time inside is not a step's; `purpose` is evaluation or checkpoint."""
+    """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled)."""
     start = self._clock()
     try:
       yield
@@ -126,15 +131,16 @@ class StepTimer:
 
     Empty while no step after the first has been counted. MFU is against the device's dense bfloat16 peak.
     """
-    seconds, num_steps, waited = self._clock() - self._start - self._excluded, self._num_steps, self._waited
+    seconds, waited = self._clock() - self._start - self._excluded, self._waited
+    num_steps, num_batches = self._num_steps, self._num_batches
     self._restart()
     if num_steps == 0 or seconds <= 0:
       return {}
-    flops_per_second = self._flops * num_steps / seconds
+    flops_per_second = self._flops * num_batches / seconds
     speed = ({"train/flops_per_second": flops_per_second} if self._peak is None else
              {"train/mfu": flops_per_second / self._peak})
-    return {"train/tokens_per_second": self._tokens * num_steps / seconds, "train/step_ms": 1000 * seconds / num_steps,
-            "train/data_wait_share": waited / seconds, **speed}
+    return {"train/tokens_per_second": self._tokens * num_batches / seconds,
+            "train/step_ms": 1000 * seconds / num_steps, "train/data_wait_share": waited / seconds, **speed}
 
 
 class Progress:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from electra_jax import config
+from electra_jax.batch_schedule import BatchSchedule, Stage
 from electra_jax.data import deadline, order
 from electra_jax.data import masking as masking_lib
 from electra_jax.data.examples import NO_NSP
@@ -39,7 +40,7 @@ BATCH_DTYPES = {
 
 
 def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
-                  process_count: int = 1) -> Callable[[int], Batch]:
+                  process_count: int = 1, schedule: BatchSchedule | None = None) -> Callable[[int], Batch]:
   """A function from the step to this process's rows of the global batch of that step.
 
   Args:
@@ -49,6 +50,7 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
     tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word if `masking.unit` is not "token".
     batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
     seed: of order and masks.
+    schedule: sizes and places of the batches, if they are not all of `batch_size` and one behind the other.
 
   Raises:
     UserError: the batch does not divide between the processes, or there is no example.
@@ -64,9 +66,10 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
                                  token_odds=odds)
 
   if config_data.batch_unit == "rows":
-    rows = local_rows(batch_size, process_index, process_count)
-    return EqualBatches(make_batch, examples, np.arange(batch_size)[rows], batch_size, seed)
-  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
+    schedule = schedule or BatchSchedule([Stage(0, batch_size)])
+    rows_of = functools.partial(local_rows, process_index=process_index, process_count=process_count)
+    return EqualBatches(make_batch, examples, schedule, rows_of, batch_size, seed)
+  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed, schedule=schedule)
 
   def batch_at(step: int) -> Batch:
     example_ids, epochs, length = order_at(step)
@@ -82,19 +85,24 @@ class EqualBatches:
 
   Attributes:
     group_steps: how many steps are best made together.
+    schedule: which steps have batches of one size, and where in the order each begins.
   """
 
-  def __init__(self, make_batch: Callable[..., Batch], examples, local: np.ndarray, batch_size: int, seed: int):
+  def __init__(self, make_batch: Callable[..., Batch], examples, schedule: BatchSchedule,
+               rows_of: Callable[[int], slice], batch_size: int, seed: int):
     self._make_batch, self._examples = make_batch, examples
-    self._local, self._batch_size, self._seed = local, batch_size, seed
-    self.group_steps: int = max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // (len(local) * examples.sequence_length)))
+    self._rows_of, self._seed, self.schedule = rows_of, seed, schedule
+    local = len(range(*rows_of(batch_size).indices(batch_size)))
+    self.group_steps: int = max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // (local * examples.sequence_length)))
 
   def __call__(self, step: int) -> Batch:
     return self.group(range(step, step + 1))
 
   def group(self, steps: range) -> Batch:
-    """The batches of consecutive steps, one behind the other; `split` parts them."""
-    numbers = np.array(steps, np.int64)[:, None] * self._batch_size + self._local  # [steps, batch]
+    """The batches of consecutive steps of one size, one behind the other; `split` parts them."""
+    size = self.schedule.size(steps[0])
+    starts = np.array([self.schedule.start(step) for step in steps], np.int64)
+    numbers = starts[:, None] + np.arange(size)[self._rows_of(size)]  # [steps, batch]
     example_ids, epochs = order.stream_order(numbers.ravel(), len(self._examples), self._seed)
     return self._make_batch(example_ids, epochs, length=self._examples.sequence_length)
 
@@ -107,12 +115,15 @@ def split(batch: Batch, number: int) -> list[Batch]:
   return [{name: array[i] for name, array in parts.items()} for i in range(number)]
 
 
-def make_order_at(examples, config_data, *, batch_size: int, seed: int) -> Callable[
-    [int], tuple[np.ndarray, np.ndarray, int]]:
+def make_order_at(examples, config_data, *, batch_size: int, seed: int, schedule: BatchSchedule | None = None
+                  ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
   if config_data.batch_unit == "tokens":
-    return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed).at
-  return lambda step: (*order.example_order(step, batch_size, len(examples), seed), examples.sequence_length)
+    batches = order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed)
+    return lambda step: batches.at(schedule.start(step) if schedule else step)
+  schedule = schedule or BatchSchedule([Stage(0, batch_size)])
+  return lambda step: (*order.stream_order(np.arange(schedule.size(step), dtype=np.int64) + schedule.start(step),
+                                           len(examples), seed), examples.sequence_length)
 
 
 def local_rows(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -223,7 +234,11 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
     NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
   """
-  return deadline.in_time(READERS[reader](batch_at, start_step, num_steps, prefetch_batches), "training batches")
+  stretches = ([(start_step, num_steps)] if not isinstance(batch_at, EqualBatches) else
+               batch_at.schedule.stretches(start_step, num_steps))
+  batches = itertools.chain.from_iterable(READERS[reader](batch_at, first, stop, prefetch_batches)
+                                          for first, stop in stretches)
+  return deadline.in_time(batches, "training batches")
 
 
 def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):

@@ -1,8 +1,20 @@
-"""How large is the learning rate at each step? Linear warm-up, then one of the shapes in `SCHEDULES`."""
+"""How large is the learning rate at each step? Linear warm-up, then one of the shapes in `SCHEDULES`.
+
+With a budget of hours (`train.max_hours`) the decay goes by the time that is left, or by the steps if they end first.
+"""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array
+
+
+class Spent(NamedTuple):
+  """Shares of the budget of hours that are spent: now, and at the last update of the warm-up."""
+
+  now: Array
+  warmup: Array
 
 
 def linear(config_optimizer, num_steps: int) -> Callable:
@@ -16,22 +28,22 @@ def linear(config_optimizer, num_steps: int) -> Callable:
   already runs during warm-up, so that the peak is never reached (ELECTRA) or left by a jump (BERT). RoBERTa's code,
   like ours, begins at 1 / warmup and decays from the end of warm-up.
   """
-  return _warmed(config_optimizer, num_steps, lambda remaining, step: remaining)
+  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining)
 
 
 def polynomial(config_optimizer, num_steps: int) -> Callable:
   """The remaining share of the decay to the power `optimizer.decay_power`; 1 is `linear`."""
-  return _warmed(config_optimizer, num_steps, lambda remaining, step: remaining ** config_optimizer.decay_power)
+  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining ** config_optimizer.decay_power)
 
 
 def cosine(config_optimizer, num_steps: int) -> Callable:
   """Half a period of the cosine, from the peak to zero (Loshchilov and Hutter 2017, without restarts)."""
-  return _warmed(config_optimizer, num_steps, lambda remaining, step: (1 - jnp.cos(jnp.pi * remaining)) / 2)
+  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: (1 - jnp.cos(jnp.pi * remaining)) / 2)
 
 
 def constant(config_optimizer, num_steps: int) -> Callable:
   """The peak until the end."""
-  return _warmed(config_optimizer, num_steps, lambda remaining, step: jnp.ones_like(remaining))
+  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.ones_like(remaining))
 
 
 def warmup_stable_decay(config_optimizer, num_steps: int) -> Callable:
@@ -39,29 +51,33 @@ def warmup_stable_decay(config_optimizer, num_steps: int) -> Callable:
 
   A run in its stable part can be continued for as long as one likes, and ended at any time by a short decay.
   """
-  decay = max(1.0, config_optimizer.decay_share * num_steps)
-  return _warmed(config_optimizer, num_steps, lambda remaining, step: jnp.clip((num_steps - step) / decay, 0.0, 1.0))
+  share = max(config_optimizer.decay_share, 1 / max(1, num_steps))  # at least one update
+  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.clip(left / share, 0.0, 1.0))
 
 
 def inverse_sqrt(config_optimizer, num_steps: int) -> Callable:
   """peak * sqrt(warmup / (t + 1)) after warm-up (Vaswani et al. 2017); does not depend on the length of the run."""
   warmup = max(1, config_optimizer.warmup_steps)
   return _warmed(config_optimizer, num_steps,
-                 lambda remaining, step: jnp.sqrt(warmup / jnp.maximum(step + 1, warmup)))
+                 lambda remaining, left, step: jnp.sqrt(warmup / jnp.maximum(step + 1, warmup)))
 
 
 def _warmed(config_optimizer, num_steps: int, shape: Callable) -> Callable:
-  """step -> rate: the warm-up's rise, or what `shape(remaining, step)` makes of the peak.
+  """step -> rate: the warm-up's rise, or what `shape(remaining, left, step)` makes of the peak.
 
-  `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update. The shape, in [0, 1], runs
-  from the peak down to `optimizer.final_rate_share` of it.
+  `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update; `left` is the share of the
+  whole run that is left. The shape, in [0, 1], runs from the peak down to `optimizer.final_rate_share` of it.
   """
   warmup, floor = max(1, config_optimizer.warmup_steps), config_optimizer.final_rate_share
   decay = max(1, num_steps - warmup + 1)
 
-  def rate(step):
+  def rate(step, spent: Spent | None = None):
     remaining = jnp.clip((num_steps - step) / decay, 0.0, 1.0)
-    fall = floor + (1 - floor) * shape(remaining, step)
+    left = (num_steps - step) / max(1, num_steps)
+    if spent is not None:
+      remaining = jnp.minimum(remaining, jnp.clip((1 - spent.now) / (1 - spent.warmup), 0.0, 1.0))
+      left = jnp.minimum(left, 1 - spent.now)
+    fall = floor + (1 - floor) * shape(remaining, left, step)
     return config_optimizer.learning_rate * jnp.clip(jnp.minimum((step + 1) / warmup, fall), 0.0, 1.0)
 
   return rate

@@ -9,8 +9,10 @@ from absl import flags
 from rich.console import Console
 from rich.text import Text
 
+from electra_jax import batch_schedule
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
+from electra_jax.batch_schedule import BatchSchedule
 from electra_jax.data import pipeline, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.errors import UserError
@@ -75,9 +77,10 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
     UserError: the shards do not fit the config or the tokenizer, or are damaged.
   """
   examples = shards.open_shards(directory, "train", config.data, tokenizer)
-  batch_size = config.train.batch_size
-  batch = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=batch_size, seed=config.seed)(step)
-  example_ids, epochs, _ = pipeline.make_order_at(examples, config.data, batch_size=batch_size, seed=config.seed)(step)
+  schedule = BatchSchedule(batch_schedule.stages(config.train), unit=config.data.batch_unit)  # without rollbacks
+  how = {"batch_size": config.train.batch_size, "seed": config.seed, "schedule": schedule}
+  batch = pipeline.make_batch_at(examples, config.data, tokenizer, **how)(step)
+  example_ids, epochs, _ = pipeline.make_order_at(examples, config.data, **how)(step)
   corrupted_ids = corrupt(batch) if corrupt else None
   brackets = not console.is_terminal or console.no_color
   for row in range(min(rows, int((example_ids >= 0).sum()))):
