@@ -7,7 +7,8 @@
 #                                     GPUs each process gets its share of CUDA_VISIBLE_DEVICES (or of all).
 #   PORT=12345                        where they meet; a free one by default.
 #   PYTHON=/path/to/python            another interpreter than .venv's.
-# Ctrl-C and SIGTERM reach all processes: each saves a checkpoint and ends with status 75. If one fails, all end.
+# Ctrl-C and SIGTERM reach all processes: each saves a checkpoint and ends with status 75. If one fails, all end,
+# and so does this script, with its status.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -49,7 +50,9 @@ for process in "${running[@]}"; do
     code=0
     wait "$process" || code=$?  # a signal to this script also ends `wait`; then wait again
     if ! kill -0 "$process" 2> /dev/null; then
-      [ "$status" -ne 0 ] || status=$code
+      case $status in  # 69 only says that another process is gone; the status of that one says why
+        0 | 69) [ "$code" -eq 0 ] || status=$code ;;
+      esac
     fi
   done
 done

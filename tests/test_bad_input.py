@@ -5,6 +5,7 @@ that compiles in a moment (tests/fake_objective.py); the command itself runs whe
 """
 
 import hashlib
+import itertools
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import lines, order, tokenizers
 from electra_jax.errors import UserError
+from electra_jax.tools import soak
 from tests import fake_objective
 from tests.conftest import ROOT
 from tests.test_pretrain import environment, write_corpus
@@ -357,6 +359,18 @@ def test_read_only_disk(place, small_disk):
   disk = small_disk(place.root / "disk", 64)
   subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
   refused(place, disk / "run", "cannot be written", "Read-only", "--workdir")
+
+
+def test_the_clock_goes_back_all_the_time(place, monkeypatch):
+  """By an hour at each look at it: no negative time, no wrong checkpoint, and the bits of the run with a good clock."""
+  looks, now = itertools.count(), time.time()
+  monkeypatch.setattr(time, "time", lambda: now - 3600 * next(looks))
+  monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * (now - 3600 * next(looks))))
+  pretrain.pretrain(small(place), str(place.new))
+  shutil.rmtree(place.new / f"checkpoints/{STEPS}")
+  pretrain.pretrain(small(place), str(place.new))
+  assert next(looks) > 2, "nobody has looked at the clock"
+  soak.compare(str(place.run), str(place.new))  # negative times too
 
 
 # ---- the command: flags, exit status, signals ----

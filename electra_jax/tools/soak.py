@@ -137,7 +137,7 @@ def compare(undisturbed: str, workdir: str) -> None:
   if step != other_step or wrong:
     raise _found("the final parameters differ", f"steps {step} and {other_step}; {wrong}", workdir)
   negative = [(row["step"], name) for row in metrics.read_rows(workdir) for name, value in row.items()
-              if name.startswith(("time/", "train/step_ms", "train/tokens", "train/data_wait")) and value < 0]
+              if name.startswith(("time/", "train/step_ms", "start/", "train/tokens", "train/data_wait")) and value < 0]
   if negative:
     raise _found("a negative time was logged", f"{negative}", workdir)
   losses = [{row["step"]: row["loss"] for row in metrics.read_rows(folder) if row["split"] == "train"}
