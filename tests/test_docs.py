@@ -1,8 +1,11 @@
 """Are the documents true? The tour runs, the example trains, lists are current, and commands are tested or excused."""
 
+import ast
 import doctest
 import re
 import runpy
+
+import pytest
 
 from electra_jax import config_rules, flops, objectives
 from electra_jax.tools import differences
@@ -10,15 +13,19 @@ from tests.conftest import ROOT
 
 PAGES = ["README.md", "launch/README.md"] + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
 
-COMMAND = re.compile(r"(?:python -m [\w.]+|(?:launch|tests)/\w+\.sh|sbatch --|kubectl apply)[^`\n#]*")
+COMMAND = re.compile(r"(?:python -m [\w.]+|(?:launch|tests)/[\w/]+\.sh|sbatch --|kubectl apply|docker (?:build|run)|"
+                     r"pip install|source \.venv|tensorboard --|wandb sync|iconv )[^`\n#]*")
 
 # How a command begins -> the test that runs what it does: on small data, most of them within the test's process.
 RUN = {
   "python -m docs.tour": "tests/test_docs.py::test_tour_shows_every_array",
+  "python -m electra_jax.main --config=configs/tiny.py":
+    "tests/test_launch.py::test_local_starts_two_processes_and_passes_signals_on",
   "python -m electra_jax.main --config=configs/roberta_base.py:tiny":
     "tests/test_formats_run.py::test_from_text_to_evaluation",
   "python -m electra_jax.main --config=configs/finetune/glue.py:mrpc":
     "tests/test_finetune.py::test_glue_writes_a_zip_with_the_names_of_the_labels",
+  "python -m electra_jax.main --config=configs/finetune/own.py": "tests/test_finetune.py::test_what_is_left_of_a_run",
   "python -m electra_jax.main --config=configs/detective.py":
     "tests/test_docs.py::test_worked_example_of_an_objective_trains",
   "python -m electra_jax.main --config=... --workdir=...":
@@ -37,9 +44,14 @@ RUN = {
   "python -m electra_jax.tools.plot_run": "tests/tools/test_plot_run.py::test_command_writes_into_the_first_workdir",
   "python -m electra_jax.tools.predict --workdir=runs/base \"":
     "tests/tools/test_predict.py::test_command_fills_judges_and_corrupts",
+  "python -m electra_jax.tools.predict --workdir=runs/mine \"":
+    "tests/tools/test_predict.py::test_command_fills_judges_and_corrupts",
   "python -m electra_jax.tools.predict --workdir=runs/base --task=embed":
     "tests/tools/test_predict.py::test_embeddings_are_means_of_the_encoder_and_keep_their_order",
+  "python -m electra_jax.tools.predict --workdir=runs/labels --task=classify":
+    "tests/exchange/test_fine_tuned.py::test_classes_of_a_run",
   "python -m electra_jax.tools.prepare_data": "tests/tools/test_prepare_data.py::test_prepare_data",
+  "python -m electra_jax.tools.report": "tests/tools/test_report.py::test_a_pretraining",
   "python -m electra_jax.tools.show_batch": "tests/tools/test_show_batch.py::test_prepare_then_show",
   "python -m electra_jax.tools.soak": "tests/tools/test_soak.py::test_a_run_survives_each_damage",
   "python -m electra_jax.tools.summary": "tests/test_readme.py::test_demo_summary_reads_a_run",
@@ -56,7 +68,14 @@ NOT_RUN = {
   "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",
   "launch/environment.sh": "it installs; tests/run.sh begins with it",
   "tests/run.sh": "it runs this very test",
+  "launch/peers/minilm_glue.sh": "it fine-tunes a published model several times over, beside transformers, on a GPU",
   "kubectl apply": "it needs a cluster; tests/test_launch.py checks the manifests",
+  "docker": "it needs a daemon; tests/test_launch.py checks what the image copies and starts",
+  "pip install": "it changes the environment that the tests run in",
+  "source .venv/bin/activate": "it is the shell's; tests/run.sh calls .venv/bin/python by its path",
+  "tensorboard --logdir": "another project's server; tests/test_metrics.py reads its files",
+  "wandb sync": "it needs an account; tests/test_metrics.py::test_wandb_offline makes the folder",
+  "iconv": "the system's, named by an error; tests/test_bad_input.py has the error",
 }
 
 
@@ -75,13 +94,48 @@ def test_every_command_is_run_or_has_a_reason_why_not():
     assert f"def {name}(" in (ROOT / file).read_text(), test
 
 
+def test_every_line_of_a_shell_block_is_a_command():
+  """Nothing in a block for the shell escapes the test above."""
+  blocks = [block for page in PAGES
+            for block in re.findall(r"^```bash\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)]
+  lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+  assert len(lines) > 8
+  assert not [line for line in lines if line and not line.startswith("#") and not COMMAND.match(line)]
+
+
 def test_troubleshooting_quotes_real_errors():
+  source = re.sub(r'"\s+f?"', "", "".join(path.read_text() for path in (ROOT / "electra_jax").rglob("*.py")))
   text = (ROOT / "README.md").read_text().split("## Troubleshooting")[1].split("\n## ")[0]
   quoted = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
   assert len(quoted) == 10
-  source = "".join(path.read_text() for path in (ROOT / "electra_jax").rglob("*.py"))
   missing = [error for error in quoted if error not in source]
   assert missing == ["RESOURCE_EXHAUSTED: Out of memory", "1 cpu device(s)"]  # XLA's, and a line with numbers
+  page = (ROOT / "docs/troubleshooting.md").read_text()
+  assert not [error for error in quoted if error not in page]
+  whole = re.findall(r"^```text\nError: (.*?)\n  got:.*?\n  allowed: .*?\n  fix: ", page, re.MULTILINE | re.DOTALL)
+  assert len(whole) == 8  # of the ten, those that are the project's own
+
+
+# Developers' generators of pages of docs/, without flags.
+NO_HELP = ("config_reference", "differences")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "electra_jax/tools").glob("*.py")), ids=lambda path: path.stem)
+def test_help_teaches(path):
+  """A tool's USAGE begins with a sentence, shows how it is called, and names only flags that there are."""
+  source = path.read_text()
+  if "__main__" not in source or path.stem in NO_HELP:
+    return
+  usage = next(node.value.value for node in ast.parse(source).body if isinstance(node, ast.Assign)
+               and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "USAGE")
+  assert re.match(r"[A-Z][^\n]{20,}[.:,]\n", usage), usage
+  assert f"python -m electra_jax.tools.{path.stem}" in usage
+  family = "".join(other.read_text() for other in path.parent.glob(f"{path.stem}*.py"))
+  defined = set(re.findall(r'(?:DEFINE_\w+|add_argument|declare_key_flag)\(\s*"(?:--)?(\w+)"', family))
+  used = set(re.findall(r"--(\w+)", usage)) - {"config"}
+  assert used - {"workdir"} <= defined, used - defined
+  if re.search(rf"tools\.{path.stem} .*--workdir", usage):
+    assert "workdir" in defined or "adopt_module_key_flags" in source, "--workdir is missing in --help"
 
 
 def test_links_and_named_files_exist():
@@ -91,7 +145,8 @@ def test_links_and_named_files_exist():
       assert ((ROOT / page).parent / target).exists(), (page, target)
   named = re.findall(r"`((?:electra_jax/|configs/|tests/|docs/|launch/)[\w/]+(?:\.\w+)?)`",
                      "".join((ROOT / page).read_text() for page in ("docs/design.md", "docs/data_formats.md",
-                                                                    "docs/checkpoints.md", "README.md")))
+                                                                    "docs/checkpoints.md", "docs/troubleshooting.md",
+                                                                    "README.md")))
   assert len(named) > 40
   assert not [path for path in named if not path.endswith("/x.py") and not (ROOT / path).exists()]
 
