@@ -88,7 +88,7 @@ def read_network(folder: str) -> Weights:
                                                                           for key in stored)), "bert")
   model = hf_config.to_model(config, path)
   family = config["model_type"]
-  tensors = _check_names(_normalise(stored, family), family, folder)
+  tensors = _check_names(_normalise(stored, family), config, folder)
   # What config.json left out is filled in, so that no reader has to know transformers' defaults.
   config |= {key: model[key] for key in hf_config.SAME}
   if family == "roberta":
@@ -188,8 +188,11 @@ def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndar
   return found
 
 
-def _check_names(tensors: dict[str, np.ndarray], family: str, folder: str) -> dict[str, np.ndarray]:
-  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning beside it."""
+def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> dict[str, np.ndarray]:
+  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning beside it, and what a
+  head lacks of which a part is there.
+  """
+  family = config["model_type"]
   prefix = mapping.FAMILIES[family][0]
   if not any(name.startswith(f"{prefix}.") for name in tensors):
     other = [name for name in mapping.FAMILIES if any(key.startswith(f"{name}.") for key in tensors)]
@@ -201,17 +204,19 @@ def _check_names(tensors: dict[str, np.ndarray], family: str, folder: str) -> di
   for copy, original in TIED[family].items():
     if copy in tensors:
       value = tensors.pop(copy)
+      tensors.setdefault(original, value)  # of two names for one array some versions store only the second
       # A fine-tuned or trained copy that has drifted would silently be lost.
-      if original in tensors and not np.array_equal(value, tensors[original]):
+      if not np.array_equal(value, tensors[original]):
         faults.append(f"{copy} differs from {original}, to which it should be tied")
   unknown = sorted(name for name in tensors if not mapping.is_known(name, family))
   # Poolers that no head of the family reads are stored by some versions.
   inside = [n for n in unknown if n.startswith(f"{prefix}.") and ".pooler." not in n]
   faults += [f"{name} {tensors[name].shape} is unknown" for name in inside]
+  faults += [f"{name} is missing" for name in hf_config.missing_of_heads(config, tensors)]
   if faults:
     raise UserError(f"The weights are not those of a plain {family} model",
                     got=f"{folder}:{listed(faults)}",
-                    allowed="the encoder's own tensors, and an output table tied to the tokens'",
+                    allowed="the encoder's own tensors, whole heads, an output table tied to the tokens'",
                     fix="check which model it is; variants with other layers cannot be imported")
   if unknown:
     logging.warning("Not imported from %s, as they belong to no head here: %s", folder, ", ".join(unknown))

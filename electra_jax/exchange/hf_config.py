@@ -34,6 +34,29 @@ def heads_of(config: dict, tensors: Iterable[str]) -> tuple[str, ...]:
                if head not in FINE_TUNING or ARCHITECTURES[family][head] in named)
 
 
+def missing_of_heads(config: dict, tensors: Iterable[str]) -> list[str]:
+  """Names that a head lacks of which other tensors are there, and that no whole head explains.
+
+  A pooler alone is no part of a head: encoders come with one.
+
+  >>> config = {"model_type": "electra", "architectures": ["ElectraForPreTraining"]}
+  >>> missing_of_heads(config, ["discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
+  ...                           "discriminator_predictions.dense_prediction.weight"])
+  ['discriminator_predictions.dense_prediction.bias']
+  """
+  family, names = config["model_type"], set(tensors)
+  rows: dict[str, set[str]] = {}
+  for ours, theirs in mapping.FAMILIES[family][1].items():
+    rows.setdefault(ours.split("/")[0], set()).add(theirs)
+  explained = set().union(*(wanted for wanted in rows.values() if wanted <= names))
+  named = {head for head, name in ARCHITECTURES[family].items() if name in (config.get("architectures") or ())}
+  begun = {head: {name for name in wanted & names if ".pooler." not in name} for head, wanted in rows.items()}
+  broken = [head for head in rows if head in named and begun[head] and rows[head] - names] or [
+    head for head in rows if begun[head] - explained]
+  # Heads that share tensors: the one that lacks least is meant.
+  return sorted(min((rows[head] - names for head in broken), key=len, default=()))
+
+
 def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
   """The family whose classes compute what a network does, by its `config.model` keys and its heads.
 

@@ -4,7 +4,8 @@ from electra_jax import flops
 
 # Class of transformers -> the task of the model hub that its widget runs.
 TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
-         "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice"}
+         "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice",
+         "ForTokenClassification": "token-classification"}
 
 
 def make(name: str, hf_config: dict, config, step: int, num_parameters: int, evaluation: dict | None,

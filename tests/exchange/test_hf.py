@@ -111,6 +111,32 @@ def test_names_of_fine_tuned_heads_are_a_bijection(family, head):
   assert hf_config.heads_of(config, rows.values()) == (head,)
 
 
+@pytest.mark.parametrize("family", NETWORKS)
+def test_every_tensor_that_is_missing_or_too_many_is_named(tmp_path, family):
+  """Of encoders and heads, also of fine-tuned ones, when the folder becomes a model."""
+  heads, rows = NETWORKS[family][1], mapping.FAMILIES[family][1]
+  for head in (heads[-1], "classification_head", "span_head"):
+    names = [theirs for ours, theirs in rows.items() if ours.startswith(f"{head}/") and ".pooler." not in theirs]
+    own = {name: np.zeros(2, np.float32) for ours, name in rows.items() if ours.startswith(f"{head}/")}
+    for name in names:
+      given = [one for one in own if one != name]
+      described = {"model_type": family, "architectures": [hf_config.ARCHITECTURES[family][head]]}
+      assert hf_config.missing_of_heads(described, given) == [name]
+    assert hf_config.missing_of_heads({"model_type": family}, own) == []
+  name = f"{family}.encoder.layer.0.extra.weight"
+  write(tmp_path / "m", family, tensors=lambda own: own | {name: np.zeros(3, np.float32)})
+  with pytest.raises(UserError) as error:
+    read_one(tmp_path / "m")
+  assert f"{name} (3,) is unknown" in error.value.got
+
+
+def test_a_bias_under_its_second_name(tmp_path):
+  """Some versions of transformers store lm_head.decoder.bias alone."""
+  own = write(tmp_path / "m", "roberta", tensors=lambda own: {
+    name.replace("lm_head.bias", "lm_head.decoder.bias"): value for name, value in own.items()})
+  np.testing.assert_array_equal(read_one(tmp_path / "m").tensors["lm_head.bias"], own["lm_head.bias"])
+
+
 class Code:
   """What a pickle can do."""
 
@@ -157,6 +183,9 @@ FAULTS = {
   "another vocabulary size": (config(vocab_size=77), "disagree about the vocabulary", "vocab_size=77, 50 rows"),
   "an extra tensor": (tensors(bert__encoder__layer__0__adapter__weight=np.zeros(3, np.float32)), "plain bert",
                       "bert.encoder.layer.0.adapter.weight (3,) is unknown"),
+  "half a head": (lambda folder: write(folder, architectures=["BertForPreTraining"], tensors=lambda own: {
+    name: value for name, value in own.items() if name != "cls.predictions.transform.dense.bias"}), "plain bert",
+                  "cls.predictions.transform.dense.bias is missing"),
   "an untied table": (tensors(cls__predictions__decoder__weight=np.zeros((50, 128), np.float32)), "plain bert",
                       "cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight"),
 }
