@@ -5,6 +5,7 @@ Every objective shares this loop; what differs between them is the pure function
 
 import contextlib
 import functools
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
       detour = rollbacks.go_back(workdir, config_lib.resolve(given), diverged)
       print(f"Rolling back: {diverged}. Going on from step {detour.step} with the data behind step {detour.resume_at}.",
             flush=True)
+    gc.collect()  # the state that diverged makes room for the next
 
 
 def train(given, workdir: str) -> dict[str, float]:

@@ -56,7 +56,7 @@ def go_back(workdir: str, config, diverged: nonfinite.Diverged) -> Detour:
   saved.close()
   if jax.process_index() == 0:
     _write(workdir, [*before, detour])
-  distributed.barrier("rollback")
+  distributed.barrier(f"rollback {len(before)}")
   return detour
 
 

@@ -127,6 +127,8 @@ def test_a_run_evaluates_checkpoints_and_exports_its_average(tmp_path, monkeypat
   monkeypatch.setattr(checkpoints_tool, "FLAGS", ConfigDict({"out": str(tmp_path / "average")}))
   assert "the moving average at step 8" in checkpoints_tool.ema([str(place.run)])
   jax.tree.map(np.testing.assert_array_equal, checkpoints.load_params(str(tmp_path / "average"))[1], average)
+  started = small(place, train__num_steps=1, checkpoint__init_from=str(tmp_path / "average"), **options)
+  pretrain.pretrain(started, str(tmp_path / "started"))  # the average begins with the parameters, in its own memory
   with pytest.raises(UserError, match="has no ema_params"):
     checkpoints.load_params(str(tmp_path / "average"), part="ema_params")
 
