@@ -17,7 +17,7 @@ MEETING_SECONDS = 300  # from the start of one process until all have joined: sc
 # at once by those that exchange numbers with it on CPUs; a GPU's collectives only wait.
 HEARTBEAT_SECONDS = 60
 # What jax, Gloo and NCCL say in the process that lives when another one is gone.
-LOST = re.compile(r"Gloo \S+ failed|NCCL|Connection (closed|reset) by peer|stopped sending heartbeats|"
+LOST = re.compile(r"Gloo .*failed|NCCL|Connection (closed|reset) by peer|stopped sending heartbeats|"
                   r"coordination service|Barrier.*failed|UNAVAILABLE", re.IGNORECASE)
 
 
@@ -74,7 +74,7 @@ def _explain_aborts() -> None:
 def lost_process(got: object) -> NoAnswerError:
   """What those that are left say of it."""
   return NoAnswerError(
-    "Another process of this run is gone", got=got,
+    "Another process of this run does not answer", got=got,
     allowed=f"all processes meet within {MEETING_SECONDS} s, and none is silent for {HEARTBEAT_SECONDS} s",
     fix="look into the logs of the others for the one that ended first; then start all again, in the same number or "
     "another: they go on from the last checkpoint")

@@ -113,7 +113,7 @@ def lose_one(job, count, lost, step=7, sent=signal.SIGKILL, **environment):
   processes[lost].kill()
   processes[lost].communicate()
   assert [process.returncode for process in others] == [NoAnswerError.STATUS] * (count - 1), said
-  assert all("Error: Another process of this run is gone" in text for text in said), said
+  assert all("Error: Another process of this run does not answer" in text for text in said), said
   return seconds
 
 

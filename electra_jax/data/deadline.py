@@ -13,7 +13,7 @@ READING = ("_make_group", "_make_batch")  # of data/pipeline.py: threads that ar
 
 
 def in_time(batches: Iterator, what: str, seconds: float | None = None) -> Iterator:
-  """The same batches, made in a thread of their own, so that waiting for one can end.
+  """The same batches, made in a thread of their own, one ahead, so that waiting for one can end.
 
   Args:
     batches: each `next` of it may block.
@@ -28,17 +28,18 @@ def in_time(batches: Iterator, what: str, seconds: float | None = None) -> Itera
   asked, made = queue.SimpleQueue(), queue.SimpleQueue()
   thread = threading.Thread(target=_make, args=(batches, asked, made), name="reader", daemon=True)
   thread.start()
-  number, busy = 0, False
+  number, waiting = 0, True
+  asked.put(True)
   try:
     while True:
-      asked.put(True)
-      busy = True
+      waiting = True
       batch, error = made.get(timeout=seconds)
-      busy = False
+      waiting = False
       if error is not None:
         raise error
       if batch is None:
         return
+      asked.put(True)  # the next one, so that it is there when it is asked for
       yield batch
       number += 1
   except queue.Empty:
@@ -49,8 +50,8 @@ def in_time(batches: Iterator, what: str, seconds: float | None = None) -> Itera
                         "checkpoint") from None
   finally:
     asked.put(False)
-    if not busy and not sys.is_finalizing():  # by then Python has stopped the thread
-      thread.join()
+    if not waiting and not sys.is_finalizing():  # by then Python has stopped the thread
+      thread.join(seconds)
 
 
 def _make(batches: Iterator, asked: queue.SimpleQueue, made: queue.SimpleQueue) -> None:

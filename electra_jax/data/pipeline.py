@@ -236,7 +236,8 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
   """
   stretches = ([(start_step, num_steps)] if not isinstance(batch_at, EqualBatches) else
                batch_at.schedule.stretches(start_step, num_steps))
-  batches = itertools.chain.from_iterable(READERS[reader](batch_at, first, stop, prefetch_batches)
+  waiting = max(1, prefetch_batches - 1)  # one more waits in `in_time`
+  batches = itertools.chain.from_iterable(READERS[reader](batch_at, first, stop, waiting)
                                           for first, stop in stretches)
   return deadline.in_time(batches, "training batches")
 
