@@ -12,7 +12,7 @@ import transformers
 from flax import traverse_util
 
 from electra_jax.exchange import hf, hf_config, mapping
-from electra_jax.models.bert import Bert
+from electra_jax.models.bert import HEADS, Bert
 from tests.exchange.random_networks import BERT, ELECTRA, ROBERTA, batch_of, shapes_of
 
 LABELS = 3
@@ -20,8 +20,8 @@ CHOICES = 2  # the rows of the batch are the choices of one question
 CONFIGS = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA}
 PRETRAINING = {"bert": {"mlm_head": 1, "nsp_head": 2}, "roberta": {"mlm_head": 1}, "electra": {"mlm_head": 1,
                                                                                                 "rtd_head": 1}}
-FINE_TUNING = {"classification_head": LABELS, "span_head": 2, "multiple_choice_head": 1}
-HIDDEN_ACT = {"bert": jnp.tanh, "roberta": jnp.tanh, "electra": lambda x: jax.nn.gelu(x, approximate=False)}
+FINE_TUNING = {"classification_head": LABELS, "span_head": 2, "multiple_choice_head": 1, "tagging_head": LABELS}
+POOLER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}
 
 
 class Vocabulary:
@@ -55,12 +55,9 @@ def network_of(params, head):
 
 
 def fine_tuned(params, head, hidden, family):
-  """A head of fine-tuning over h(x): over every token for spans, else over [CLS]."""
-  p = params[head]
-  x = hidden if head == "span_head" else hidden[:, 0]
-  if "dense" in p:
-    x = HIDDEN_ACT[family](x @ p["dense"]["kernel"] + p["dense"]["bias"])
-  return x @ p["output"]["kernel"] + p["output"]["bias"]
+  """The model's own head of fine-tuning over h(x); each has its number of outputs, so they are no one network."""
+  config = dataclasses.replace(CONFIGS[family], num_labels=FINE_TUNING[head], pooler=POOLER[family])
+  return HEADS[head](config).apply({"params": params[head]}, hidden)
 
 
 def make_logits(family, config):
