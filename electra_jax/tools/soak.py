@@ -45,9 +45,10 @@ Beside the flags above, an empty --workdir holds `undisturbed`, one folder for e
 The same --seed chooses the same faults; the moments at which they hit depend on the machine too.
 Exit status 2: a start ended in another way than its fault explains, or the parameters or losses differ."""
 
-# The reader without TensorFlow, whose import takes longer than everything else of a start.
+# The reader without TensorFlow, whose import takes longer than everything else of a start. Each step is logged: means
+# over several would begin anew at each start, and be other means.
 COMMAND = (sys.executable, "-m", "electra_jax.main", "--config=configs/tiny.py", "--config.train.num_steps=1000",
-           "--config.train.log_every_steps=10", "--config.checkpoint.every_steps=25", "--config.checkpoint.keep_last=3",
+           "--config.train.log_every_steps=1", "--config.checkpoint.every_steps=25", "--config.checkpoint.keep_last=3",
            "--config.data.reader=threads")
 
 
