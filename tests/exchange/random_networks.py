@@ -5,9 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 
-from electra_jax import sharding
-from electra_jax.exchange import mapping
+from electra_jax import pretrained, published, sharding
+from electra_jax.exchange import initial, mapping
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 
@@ -73,3 +74,25 @@ def imported_logits(weights, heads):
   config = TransformerConfig(**{key: c[key] for key in keys}, embedding_size=c.get("embedding_size", c["hidden_size"]),
                              num_tokens=c["vocab_size"], position_offset=2 * is_roberta, dtype=jnp.dtype("float32"))
   return logits(config, heads, mapping.from_hf(weights.tensors, shapes_of(config, heads), c["model_type"]))
+
+
+def check_start(path, wanted) -> None:
+  """`checkpoint.init_from` and `task.init_from` take the path and give `wanted` ({network: flat parameters}) again."""
+  def flat(tree):
+    return {sharding.path_name(key): np.asarray(leaf) for key, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+  path = str(path)
+  zeros = {network: traverse_util.unflatten_dict({name: jnp.zeros(value.shape) for name, value in params.items()},
+                                                 sep="/") for network, params in wanted.items()}
+  assert published.is_published(path)
+  found, said = published.start_params(path, zeros, published.load_tokenizer(path))
+  assert said == f"Starting from the published weights in {path}."
+  for network, params in wanted.items():
+    rows = flat(found[network])
+    for name, value in params.items():
+      rows_of = slice(published.load_tokenizer(path).vocab_size) if name in initial.VOCABULARY else ...
+      np.testing.assert_array_equal(rows[name][rows_of], value[rows_of], err_msg=name)
+  encoder = flat(pretrained.load(path).encoder)
+  for name, value in wanted[next(iter(wanted))].items():
+    if not name.split("/")[0].endswith("_head"):
+      np.testing.assert_array_equal(encoder[name], value, err_msg=name)

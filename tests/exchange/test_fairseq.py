@@ -13,7 +13,7 @@ import torch
 from electra_jax.data import fairseq_vocabulary, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq
-from tests.exchange.random_networks import ROBERTA, imported_logits, logits, random_params
+from tests.exchange.random_networks import ROBERTA, check_start, imported_logits, logits, random_params
 
 MLM = ("mlm_head",)
 ARGS = dict(arch="roberta_base", activation_fn="gelu", encoder_attention_heads=2, dropout=0.1, attention_dropout=0.2,
@@ -99,6 +99,13 @@ def test_half_precision_becomes_float32(params, tmp_path):
   torch.save({"model": {k: v.half() for k, v in newest_names(params).items()}}, tmp_path / "model.pt")
   (weights,) = fairseq.read(str(tmp_path / "model.pt")).values()
   assert {value.dtype for value in weights.tensors.values()} == {np.dtype("float32")}
+
+
+def test_runs_start_from_it(params, tmp_path):
+  torch.save({"model": oldest_names(params)}, tmp_path / "model.pt")
+  list(write_vocabulary(tmp_path, "2 90\n0 40\n1 7\n", {"a": 0, "b": 1, "ab": 2}))
+  check_start(tmp_path, {"encoder": params})
+  check_start(tmp_path / "model.pt", {"encoder": params})
 
 
 class Meter:

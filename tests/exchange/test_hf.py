@@ -9,7 +9,7 @@ import torch
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, hf, hf_config, initial, mapping
-from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, random_params, shapes_of
+from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, check_start, random_params, shapes_of
 from tests.exchange.test_published import config_of
 
 MLM, RTD, MLM_NSP = ("mlm_head",), ("rtd_head",), ("mlm_head", "nsp_head")
@@ -55,6 +55,13 @@ def test_old_names_buffers_and_tied_copies(tmp_path, name):
   found = read_one(tmp_path / "m").tensors
   assert found.keys() == own.keys()
   assert all(np.array_equal(found[key], value) for key, value in own.items())
+
+
+@pytest.mark.parametrize("name, family", [("model.safetensors", "bert"), ("pytorch_model.bin", "electra")])
+def test_runs_start_from_it(tmp_path, name, family):
+  write(tmp_path / "m", family, name=name)
+  (tmp_path / "m/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+  check_start(tmp_path / "m", {{"electra": "discriminator"}.get(family, "encoder"): random_params(*NETWORKS[family])})
 
 
 def test_bare_encoder_in_half_precision(tmp_path):

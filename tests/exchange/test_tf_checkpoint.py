@@ -15,8 +15,18 @@ from electra_jax import inference
 from electra_jax.errors import UserError
 from electra_jax.exchange import tf_checkpoint
 from electra_jax.tools import import_weights
-from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, imported_logits, logits, random_params, shapes_of
+from tests.exchange.random_networks import (
+  BERT,
+  ELECTRA,
+  GENERATOR,
+  check_start,
+  imported_logits,
+  logits,
+  random_params,
+  shapes_of,
+)
 
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "mat", "on", "dog", "."]
 MLM, RTD, MLM_NSP = ("mlm_head",), ("rtd_head",), ("mlm_head", "nsp_head")
 
 # Written out by hand, so that the importer's own table is not what it is tested with.
@@ -177,6 +187,15 @@ def test_fine_tuned_head_is_named_and_left_out(small, tmp_path, caplog):
   assert not any("predictions" in name for name in found["discriminator"].tensors)
 
 
+def test_runs_start_from_released_checkpoints(small, bert):
+  """Pre-training and fine-tuning, from both kinds, as they are."""
+  electra = {"discriminator": small[1], "generator": small[2]}
+  for folder, wanted in ((small[3], electra), (bert[1], {"encoder": bert[0]})):
+    with open(os.path.join(folder, "vocab.txt"), "w") as file:
+      file.write("\n".join(VOCABULARY))
+    check_start(folder, wanted)
+
+
 def test_files_that_are_no_checkpoint(small, bert, tmp_path):
   with pytest.raises(UserError, match="There is no TensorFlow checkpoint"):
     tf_checkpoint.read(str(tmp_path))
@@ -202,9 +221,8 @@ def test_files_that_are_no_checkpoint(small, bert, tmp_path):
 def test_imported_run_answers_as_the_checkpoint_does(small, tmp_path):
   """tools/import_weights of both networks, which share their token table in the run as they do in the checkpoint."""
   folder = small[3]
-  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "mat", "on", "dog", "."]
   with open(os.path.join(folder, "vocab.txt"), "w") as file:
-    file.write("\n".join(words))
+    file.write("\n".join(VOCABULARY))
   out = str(tmp_path / "imported")
   start = import_weights.import_weights(folder, base.get_config("tiny"), out)
   assert start.fresh == start.unused == []
