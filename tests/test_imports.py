@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 LAYERS = {
   "main": 4, "tools": 4,
   "pretrain": 3, "finetune": 3, "predictions": 3, "pretrained": 3, "inference": 3, "published": 3, "fine_tuned": 3,
-  "runs": 3, "evaluation": 3,
+  "runs": 3, "evaluation": 3, "inputs": 3,
   "objectives": 2, "exchange": 2, "tasks": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
@@ -23,6 +23,7 @@ LAYERS = {
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "runs"), ("runs", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
             ("pretrain", "finetune"), ("pretrain", "pretrained"), ("pretrain", "evaluation"),
+            ("pretrain", "inputs"), ("inputs", "evaluation"),
             ("finetune", "predictions"),
             ("finetune", "pretrained"), ("predictions", "pretrained"), ("pretrained", "published"),
             ("config", "errors"), ("config", "config_rules"), ("recipes", "errors"), ("sharding", "errors"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from electra_jax import checkpoints, metrics, objectives, optim, pretrain
+from electra_jax import checkpoints, inputs, metrics, objectives, optim, pretrain
 from electra_jax import config as config_lib
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState
@@ -149,10 +149,10 @@ def test_a_unigram_run_counts_its_training_tokens(tmp_path):
 
   given = shrink(figure3_generator_unigram.get_config("tiny"))
   given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1)
-  data = pretrain.open_data(config_lib.resolve(given), str(tmp_path / "run"))
+  data = inputs.open_data(config_lib.resolve(given), str(tmp_path / "run"))
   ids, num_tokens, _ = data.train.read(np.arange(len(data.train)))
   expected = np.bincount(ids[np.arange(16) < num_tokens[:, None]], minlength=data.tokenizer.vocab_size)
   expected[list(data.tokenizer.special_ids)] = 0
   assert np.array_equal(data.token_counts, expected) and expected.sum() > 1000
   given.generator.kind = "learned"
-  assert pretrain.open_data(config_lib.resolve(given), str(tmp_path / "run")).token_counts is None
+  assert inputs.open_data(config_lib.resolve(given), str(tmp_path / "run")).token_counts is None
