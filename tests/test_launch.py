@@ -30,6 +30,16 @@ def test_shellcheck_and_mode(script):
   assert "set -euo pipefail" in script.read_text()
 
 
+@pytest.mark.parametrize("script", SCRIPTS[:-1], ids=lambda path: path.name)
+def test_every_variable_is_explained(script):
+  """What a script takes from its environment stands in its head, or in the table."""
+  text = script.read_text()
+  head, body = text.split("set -euo pipefail", 1)
+  taken = set(re.findall(r"\$\{([A-Z][A-Z_]+)(?=:?-)", body))
+  told = head + (LAUNCH / "README.md").read_text()
+  assert not [name for name in taken if name not in told and not name.startswith(("SLURM_", "BASH_", "XLA_"))]
+
+
 def test_every_launcher_is_in_the_table():
   table = (LAUNCH / "README.md").read_text()
   for path in [*SCRIPTS[:-1], *LAUNCH.glob("*.yaml"), LAUNCH / "docker/Dockerfile"]:
@@ -248,12 +258,22 @@ VOLUME = {"oneOf": [
 POD = of({"restartPolicy": {"enum": ["Never", "OnFailure"]}, "terminationGracePeriodSeconds": COUNT,
           "nodeSelector": STRINGS, "containers": several(CONTAINER), "volumes": several(VOLUME)},
          ["restartPolicy", "containers"])
-JOB = of({"parallelism": COUNT, "completions": COUNT, "completionMode": {"enum": ["Indexed", "NonIndexed"]},
+STATUSES = of({"containerName": STRING, "operator": {"enum": ["In", "NotIn"]},
+               "values": several({"type": "integer", "minimum": 1, "maximum": 255})}, ["operator", "values"])
+POD_FAILURES = of({"rules": several(of({"action": {"enum": ["FailJob", "FailIndex", "Ignore", "Count"]},
+                                        "onExitCodes": STATUSES}, ["action", "onExitCodes"]))}, ["rules"])
+JOB_FAILURES = of({"name": STRING, "action": {"enum": ["FailJobSet", "RestartJobSet",
+                                                       "RestartJobSetAndIgnoreMaxRestarts"]},
+                   "onJobFailureReasons": several({"enum": ["BackoffLimitExceeded", "DeadlineExceeded",
+                                                            "FailedIndexes", "MaxFailedIndexesExceeded",
+                                                            "PodFailurePolicy"]})}, ["action"])
+JOB = of({"podFailurePolicy": POD_FAILURES,
+          "parallelism": COUNT, "completions": COUNT, "completionMode": {"enum": ["Indexed", "NonIndexed"]},
           "backoffLimit": COUNT, "template": of({"spec": POD}, ["spec"])}, ["template"])
 JOB_SET = of({
   "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"}, "kind": {"const": "JobSet"},
   "metadata": of({"name": STRING, "annotations": STRINGS}, ["name"]),
-  "spec": of({"failurePolicy": of({"maxRestarts": COUNT}),
+  "spec": of({"failurePolicy": of({"maxRestarts": COUNT, "rules": several(JOB_FAILURES)}),
               "replicatedJobs": several(of({"name": STRING, "replicas": COUNT, "template": of({"spec": JOB}, ["spec"])},
                                            ["name", "template"]))}, ["replicatedJobs"]),
 }, ["apiVersion", "kind", "metadata", "spec"])
@@ -269,6 +289,9 @@ def test_job_sets(path):
   pod = job["template"]["spec"]
   container = pod["containers"][0]
   assert job["parallelism"] == job["completions"] and job["completionMode"] == "Indexed"
+  fatal, = job["podFailurePolicy"]["rules"]  # needs restartPolicy Never; only users' mistakes are not tried again
+  assert pod["restartPolicy"] == "Never" and fatal["onExitCodes"] == {
+    "containerName": container["name"], "operator": "In", "values": [2]}
   assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
   recipe = next(word for word in container["args"] if word.startswith("--config=")).removeprefix("--config=")
   assert (ROOT / recipe).exists()
