@@ -136,17 +136,42 @@ def prepared(source, **keys):
   return config, task, start, data
 
 
-def test_the_loss_on_eight_devices_is_that_on_one(source):
+@pytest.fixture(scope="module")
+def losses_on_one_device(source):
+  return two_updates(source, jax.devices()[:1])[0]
+
+
+def two_updates(source, devices, **mesh_sizes):
   config, task, start, data = prepared(source)
-  found = []
-  for devices in (1, 8):
-    mesh = finetune.sharding.make_mesh(config.mesh, jax.devices()[:devices])
-    run = finetune.make_run(config, task, start, mesh)
-    state = finetune.init_seeds(run, (0,))
-    batch = finetune.train_batch(run, data["train"].features, (0,), 0)
-    outputs = jax.jit(lambda p, b, run=run: jax.vmap(lambda q, r: predictions.apply(run, q, r, train=False))(p, b))
-    found.append(np.asarray(outputs(state.params, batch)["classification_head"]))
-  np.testing.assert_allclose(*found, atol=1e-5)
+  mesh = finetune.sharding.make_mesh({**config.mesh, **mesh_sizes}, devices)
+  run = finetune.make_run(config, task, start, mesh)
+  state = finetune.init_seeds(run, (0, 1))
+  places = jax.tree.map(lambda x: x.sharding, state)
+  keys = jax.numpy.stack([jax.random.key(seed) for seed in (0, 1)])
+  with jax.set_mesh(mesh):
+    step = jax.jit(lambda state, batch: finetune.update(state, batch, keys, run=run), out_shardings=(places, None))
+    found = []
+    for number in range(2):
+      state, loss = step(state, finetune.train_batch(run, data["train"].features, (0, 1), number))
+      found.append(np.asarray(loss))
+  return np.array(found), state
+
+
+MESHES = {"data": dict(), "fsdp": dict(fsdp=4), "tensor": dict(data=2, fsdp=2, tensor=2)}  # of eight devices
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_eight_devices_train_as_one_does_and_split_what_the_mesh_says(name, source, losses_on_one_device):
+  found, state = two_updates(source, jax.devices(), **MESHES[name])
+  np.testing.assert_allclose(found, losses_on_one_device, atol=2e-4)
+  sizes = {"data": 1, "fsdp": 1, "tensor": 1} | MESHES[name]
+  for tree in (state.params, state.best_params, state.opt_state):
+    kernels = {finetune.sharding.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+               if finetune.sharding.path_name(path).endswith("layer_00/attention/query/kernel")}
+    assert kernels
+    for leaf in kernels.values():
+      whole, part = leaf.shape, leaf.sharding.shard_shape(leaf.shape)
+      assert part == (whole[0], whole[1] // sizes["fsdp"], whole[2] // sizes["tensor"])
 
 
 def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path):

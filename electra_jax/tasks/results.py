@@ -124,7 +124,7 @@ def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores
     return
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   step = len(before) + len(seeds)
-  saved.save(TrainState(np.int32(step), jax.device_get(params_of(best or 0)), {}), step)
+  saved.save(TrainState(np.int32(step), params_of(best or 0), {}), step)
   saved.close()
 
 
