@@ -22,7 +22,8 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     config = config_lib.load(folder)
     per_step = flops.paper_flops(config).per_step
     for metric in report.HELDOUT:
-      points = [(batch_schedule.full_batches(config.train, one["step"]) * per_step, one[metric]) for one in metrics.read_rows(folder)
+      points = [(batch_schedule.full_batches(config.train, one["step"]) * per_step, one[metric])
+                for one in metrics.read_rows(folder)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:
         curves.setdefault(metric, []).append((row.model.name, *zip(*points)))
