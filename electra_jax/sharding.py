@@ -83,15 +83,17 @@ def constrain(x: Array, *logical_axes: str | None) -> Array:
   return jax.lax.with_sharding_constraint(x, partition_spec(*logical_axes))
 
 
-def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *, features: str | None = None):
+def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *, features: str | None = None,
+                  sums: bool = True):
   """Runs a kernel, which the compiler cannot split, on each device's rows of [batch, length, features].
 
   Args:
-    call: (first row, *arrays, *others) -> (*arrays of the same rows, a sum over the rows); the first row is this
-      device's place among all batch x length.
+    call: (first row, *arrays, *others) -> arrays of the same rows, and, with `sums`, a sum over the rows at the end;
+      the first row is this device's place among all batch x length.
     arrays: split over the batch, and over `features` where it is a logical axis of RULES.
-    others: the same everywhere.
-    features: logical axis of the arrays' last dimension, and of the sum's.
+    others: the same everywhere, but split over `features`, too.
+    features: logical axis of the last dimension of the arrays, of the others and of the sum.
+    sums: whether there is such a sum.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
@@ -101,12 +103,13 @@ def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *,
   def local(*arguments):
     num_rows = arguments[0].shape[0] * arguments[0].shape[1]
     first_row = jax.lax.axis_index(axes).astype(jnp.uint32) * np.uint32(num_rows)
-    *out, total = call(first_row, *arguments)
-    return *out, jax.lax.psum(total, axes)
+    out = call(first_row, *arguments)
+    return (*out[:-1], jax.lax.psum(out[-1], axes)) if sums else tuple(out)
 
   num_outputs = len(jax.eval_shape(lambda *arguments: call(jnp.zeros((), jnp.uint32), *arguments), *arrays, *others))
-  specs = (rows,) * (num_outputs - 1) + (partition_spec(features) if features else PartitionSpec(),)
-  return jax.shard_map(local, in_specs=(rows,) * len(arrays) + (PartitionSpec(),) * len(others), out_specs=specs,
+  shared = partition_spec(features) if features else PartitionSpec()
+  specs = (rows,) * (num_outputs - sums) + (shared,) * sums
+  return jax.shard_map(local, in_specs=(rows,) * len(arrays) + (shared,) * len(others), out_specs=specs,
                        check_vma=False)(*arrays, *others)
 
 

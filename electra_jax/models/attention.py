@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
 from electra_jax.models import dropout, gpu_attention
+from electra_jax.models.fused import add_bias
 
 # Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
 # so that two biases can be added without overflow.
@@ -28,10 +29,16 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
     kernels: xla | triton | interpret, see `gpu_rows.choose`. The kernels hold no [length, length] array in memory.
       All of them drop the same weights.
   """
-  if gpu_attention.fits(kernels, product.shape):
-    return _fused(product, bias, attention_mask.sum(-1, dtype=jnp.int32), seeds, rate, kernels == "interpret")
-  qkv = product + bias.astype(product.dtype)
+  lengths = attention_mask.sum(-1, dtype=jnp.int32)
+  is_long = not gpu_attention.adds_bias(product.shape[1])
+  uses_cudnn = kernels == "triton" and not rate and is_long and product.shape[-1] % 8 == 0
+  if gpu_attention.fits(kernels, product.shape) and not uses_cudnn:
+    return _fused(product, bias, lengths, seeds, rate, kernels == "interpret")
+  qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
+  if uses_cudnn:  # its dropout has a fixed seed; without dropout it is faster than ours over several blocks
+    return jax.nn.dot_product_attention(query, key, value, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
+                                        implementation="cudnn")
   scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
   hidden = jnp.where(attention_mask, 0.0, MASK_BIAS)[:, None, None, :]  # [batch, 1, 1, length]
   weights = jax.nn.softmax(scores + hidden, axis=-1).astype(query.dtype)
@@ -42,11 +49,10 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _drop(weights, seeds, rate):
-  """Dropout that counts as the kernels do: a pair of seeds for each example and head, then the place in its matrix."""
-  batch, heads, length, _ = weights.shape
-  index = dropout.positions((batch, heads))[:, :, None, None]
-  of_head = dropout.bits(seeds, index), dropout.bits(seeds[::-1], index)
-  keep = dropout.bits(of_head, dropout.positions((length, length))) >= dropout.threshold(rate)
+  """Dropout that counts as the kernels do: a pair of seeds for each example and head, then query and key."""
+  of_head = dropout.child_seeds(seeds, dropout.positions(weights.shape[:2])[..., None])  # [batch, heads, 1]
+  place = dropout.positions(weights.shape[-1:])
+  keep = dropout.keep_pairs(of_head, place, place, rate)
   return jnp.where(keep, weights * (1 / (1 - rate)), 0).astype(weights.dtype)
 
 
@@ -60,17 +66,19 @@ def _fused(product, bias, lengths, seeds, rate, interpret):
 
 
 def _fused_forward(product, bias, lengths, seeds, rate, interpret):
-  qkv = product + bias.astype(product.dtype)
-  call = functools.partial(gpu_attention.forward, num_heads=qkv.shape[2], rate=rate, interpret=interpret)
-  context, log_sums = _on_local_heads(call, seeds, (lengths, qkv), ("bshd", "bhs"))
-  return context, (qkv, bias, lengths, seeds, context, log_sums)
+  if not gpu_attention.adds_bias(product.shape[1]):
+    product = product + bias.astype(product.dtype)
+  call = functools.partial(gpu_attention.forward, num_heads=product.shape[2], rate=rate, interpret=interpret)
+  context, log_sums = _on_local_heads(call, seeds, {"b": lengths, "bshtd": product, "htd": bias}, ("bshd", "bhs"))
+  return context, (product, bias, lengths, seeds, context, log_sums)
 
 
 def _fused_backward(rate, interpret, kept, gradient):
-  qkv, bias, lengths, seeds, context, log_sums = kept
-  call = functools.partial(gpu_attention.backward, num_heads=qkv.shape[2], rate=rate, interpret=interpret)
-  d_qkv, sums = _on_local_heads(call, seeds, (lengths, qkv, context, log_sums, gradient), ("bshtd", "bphtd"))
-  return d_qkv, sums.sum((0, 1)).astype(bias.dtype), None, None
+  product, bias, lengths, seeds, context, log_sums = kept
+  call = functools.partial(gpu_attention.backward, num_heads=product.shape[2], rate=rate, interpret=interpret)
+  arrays = {"b": lengths, "bshtd": product, "htd": bias, "bshd": context, "bhs": log_sums, "bshd ": gradient}
+  d_product, sums = _on_local_heads(call, seeds, arrays, ("bshtd", "bphtd"))
+  return d_product, sums.sum((0, 1)).astype(bias.dtype), None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
@@ -79,19 +87,22 @@ _AXES = {"b": "batch", "h": "heads"}  # letters of a shape -> logical axes; the 
 
 
 def _on_local_heads(call, seeds, arrays, out_letters):
-  """Runs a kernel, which the compiler cannot split, on each device's examples and heads."""
+  """Runs a kernel, which the compiler cannot split, on each device's examples and heads.
+
+  `arrays` and `out_letters` name the dimensions: b batch, s sequence, h heads, t query, key or value, d head_dim.
+  """
   mesh = jax.sharding.get_abstract_mesh()
-  origin = jnp.zeros(2, jnp.uint32)
   if mesh.empty or mesh.size == 1:
-    return call(jnp.concatenate([seeds, origin]), *arrays)
-  letters = {1: "b", 5: "bshtd", 4: "bshd", 3: "bhs"}
-  spec = lambda names: sharding.partition_spec(*(_AXES.get(letter) for letter in names))  # noqa: E731
+    return call(jnp.concatenate([seeds, jnp.zeros(2, jnp.uint32)]), *arrays.values())
   batch_axes, head_axis = sharding.RULES["batch"], sharding.RULES["heads"]
+
+  def spec(letters):
+    return sharding.partition_spec(*(_AXES.get(letter) for letter in letters.strip()))
 
   def local(seeds, *arguments):
     examples, _, heads = arguments[1].shape[:3]
     first = jax.lax.axis_index(batch_axes) * examples, jax.lax.axis_index(head_axis) * heads
     return tuple(call(jnp.concatenate([seeds, jnp.stack(first).astype(jnp.uint32)]), *arguments))
 
-  return jax.shard_map(local, in_specs=(spec(""), *(spec(letters[x.ndim]) for x in arrays)),
-                       out_specs=tuple(spec(names) for names in out_letters), check_vma=False)(seeds, *arrays)
+  return jax.shard_map(local, in_specs=(spec(""), *map(spec, arrays)), out_specs=tuple(map(spec, out_letters)),
+                       check_vma=False)(seeds, *arrays.values())

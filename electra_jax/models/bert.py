@@ -62,9 +62,10 @@ class Bert(nn.Module):
     x = self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
     if self.config.embedding_size != self.config.hidden_size:
       x = self.embeddings_project(x)
+    stream = x, x
     for layer in self.layers:
-      x = layer(x, batch["attention_mask"], train)
-    return x
+      stream = layer(stream, batch["attention_mask"], train)
+    return stream[0]
 
   def mlm_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
                  token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch predictions vocab"]:

@@ -52,6 +52,23 @@ def keep_mask(seeds: UInt32[Array, "2"], shape: tuple[int, ...], rate: float) ->
   return bits(seeds, positions(shape)) >= threshold(rate)
 
 
+def child_seeds(seeds, index):
+  """The two seeds of part `index`, uint32 of any shape, of what `seeds` stand for."""
+  return bits(seeds, index), bits((seeds[1], seeds[0]), index)
+
+
+def keep_pairs(seeds, rows, columns, rate: float):
+  """True where (row, column) stays: [..., rows, columns] from uint32 [..., rows] and [..., columns].
+
+  Both are hashed alone, with half of the work left for the pair: this is the dropout of attention, whose kernels are
+  busy with it.
+  """
+  x = bits(seeds, rows)[..., :, None] ^ bits((seeds[1], seeds[0]), columns)[..., None, :]
+  x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+  return x >= threshold(rate)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def dropout(x: Float[Array, "..."], seeds: UInt32[Array, "2"], rate: float) -> Float[Array, "..."]:
   """x / (1 - rate) where it stays, else 0; the backward pass hashes again instead of keeping a mask.

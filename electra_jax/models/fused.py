@@ -15,12 +15,14 @@ from electra_jax import sharding
 from electra_jax.models import gpu_rows
 from electra_jax.models.dropout import keep_mask
 
+# The activations between two halves of layers: for the residual and for the linear map, see `dropout_add_norm`.
+Stream = tuple[Float[Array, "batch length hidden"], Float[Array, "batch length hidden"]]
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "batch length hidden"],
                      bias: Float[Array, "hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
-                     seeds: UInt32[Array, "2"], rate: float, epsilon: float,
-                     kernels: str) -> Float[Array, "batch length hidden"]:
+                     seeds: UInt32[Array, "2"], rate: float, epsilon: float, kernels: str) -> Stream:
   """layer_norm(x + dropout(y + bias)): what ends both halves of a Transformer layer.
 
   Args:
@@ -32,22 +34,30 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
     rate: of the dropout.
     epsilon: added to the variance.
     kernels: xla | triton | interpret, see `gpu_rows.choose`.
+
+  Returns:
+    The result twice: for the next residual and for the next linear map. So their gradients arrive apart, and are
+    added where they are read.
   """
   return _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels)[0]
 
 
 def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels):
-  del kernels  # the compiler makes one pass of the forward direction by itself
-  y = y + bias.astype(y.dtype)
-  if rate:
-    y = jnp.where(keep_mask(seeds, y.shape, rate), y * (1 / (1 - rate)), 0)
-  total = (x + y).astype(x.dtype)
-  return normalised(total, scale, offset, epsilon), (total, bias, scale, seeds)
+  if gpu_rows.fits(kernels, x.shape):
+    call = functools.partial(gpu_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
+    total, out = sharding.on_local_rows(call, (x, y), (bias, scale, offset, seeds), sums=False)
+  else:
+    y = y + bias.astype(y.dtype)
+    if rate:
+      y = jnp.where(keep_mask(seeds, y.shape, rate), y * (1 / (1 - rate)), 0)
+    total = (x + y).astype(x.dtype)
+    out = normalised(total, scale, offset, epsilon)
+  return (out, out), (total, bias, scale, seeds)
 
 
-def _dropout_add_norm_backward(rate, epsilon, kernels, kept, gradient):
+def _dropout_add_norm_backward(rate, epsilon, kernels, kept, gradients):
   total, bias, scale, seeds = kept
-  dx, dy, sums = norm_gradients(total, gradient, scale, seeds, rate, epsilon, kernels)
+  dx, dy, sums = norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels)
   d_scale, d_offset, d_bias = sums
   return dx, dy, d_bias.astype(bias.dtype), d_scale, d_offset, None
 
@@ -69,7 +79,7 @@ def _layer_norm_forward(x, scale, offset, epsilon, kernels):
 
 def _layer_norm_backward(epsilon, kernels, kept, gradient):
   x, scale = kept
-  dx, _, sums = norm_gradients(x, gradient, scale, None, 0.0, epsilon, kernels)
+  dx, _, sums = norm_gradients(x, (gradient,), scale, jnp.zeros(2, jnp.uint32), 0.0, epsilon, kernels)
   return dx, sums[0], sums[1]
 
 
@@ -93,17 +103,16 @@ def _standardised(x, epsilon):
   return centred * inverse, inverse
 
 
-def norm_gradients(total, gradient, scale, seeds, rate, epsilon, kernels):
+def norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels):
   """(dx, dy, [d scale, d offset, d bias]) of layer_norm(total) with total = x + dropout(y + bias).
 
-  dy is dx itself at rate 0.
+  `gradients` are added; dy is dx itself at rate 0.
   """
   if gpu_rows.fits(kernels, total.shape):
     call = functools.partial(gpu_rows.norm_gradients, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
-    seeds = jnp.zeros(2, jnp.uint32) if seeds is None else seeds
-    return sharding.on_local_rows(call, (total, gradient), (scale, seeds))
+    return sharding.on_local_rows(call, (total, *gradients), (scale, seeds))
   standard, inverse = _standardised(total, epsilon)
-  gradient = gradient.astype(jnp.float32)
+  gradient = sum(gradient.astype(jnp.float32) for gradient in gradients)
   scaled = gradient * scale
   dx = inverse * (scaled - scaled.mean(-1, keepdims=True) - standard * (scaled * standard).mean(-1, keepdims=True))
   dy = jnp.where(keep_mask(seeds, dx.shape, rate), dx * (1 / (1 - rate)), 0) if rate else dx
@@ -115,7 +124,7 @@ def norm_gradients(total, gradient, scale, seeds, rate, epsilon, kernels):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp"], hidden_act: str, kernels: str,
               axis: str | None = None) -> Float[Array, "batch length mlp"]:
-  """gelu(product + bias) for hidden_act gelu (erf) or gelu_new (tanh); only its argument is kept for the gradient.
+  """gelu(product + bias) for hidden_act gelu (erf) or gelu_new (tanh); only its input is kept for the gradient.
 
   `axis` is the logical axis of the features, where they are split over devices.
   """
@@ -124,33 +133,33 @@ def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp
 
 def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
   del kernels, axis
-  x = product + bias.astype(product.dtype)
-  wide = x.astype(jnp.float32)
-  return (wide * _gate(wide, hidden_act)).astype(x.dtype), (x, bias)
+  x = (product + bias.astype(product.dtype)).astype(jnp.float32)
+  return (x * _gate(x, hidden_act)).astype(product.dtype), (product, bias)
 
 
 def _bias_gelu_backward(hidden_act, kernels, axis, kept, gradient):
-  x, bias = kept
-  if gpu_rows.fits(kernels, x.shape):
+  product, bias = kept
+  if gpu_rows.fits(kernels, product.shape):
     slope = functools.partial(derivative, hidden_act, gate=kernel_gate)
     call = functools.partial(gpu_rows.activation_gradients, derivative=slope, interpret=kernels == "interpret")
-    dx, d_bias = sharding.on_local_rows(call, (x, gradient), (), features=axis)
+    dx, d_bias = sharding.on_local_rows(call, (product, gradient), (bias,), features=axis)
   else:
-    wide = gradient.astype(jnp.float32) * derivative(hidden_act, x.astype(jnp.float32))
-    dx, d_bias = wide.astype(x.dtype), wide.sum(tuple(range(x.ndim - 1)))
+    x = (product + bias.astype(product.dtype)).astype(jnp.float32)
+    wide = gradient.astype(jnp.float32) * derivative(hidden_act, x)
+    dx, d_bias = wide.astype(product.dtype), wide.sum(tuple(range(x.ndim - 1)))
   return dx, d_bias.astype(bias.dtype)
 
 
 bias_gelu.defvjp(_bias_gelu_forward, _bias_gelu_backward)
 
 @jax.custom_vjp
-def add_bias(product: Float[Array, "*rows features"], bias: Float[Array, "features"]) -> Float[Array, "*rows features"]:
-  """product + bias; the bias's gradient is summed in float32 whatever the product's dtype is."""
+def add_bias(product: Float[Array, "..."], bias: Float[Array, "..."]) -> Float[Array, "..."]:
+  """product + bias over the last axes; the bias's gradient is summed in float32 whatever the product's dtype is."""
   return product + bias.astype(product.dtype)
 
 
 add_bias.defvjp(lambda product, bias: (add_bias(product, bias), bias), lambda bias, gradient: (
-  gradient, gradient.astype(jnp.float32).sum(tuple(range(gradient.ndim - 1))).astype(bias.dtype)))
+  gradient, gradient.astype(jnp.float32).sum(tuple(range(gradient.ndim - bias.ndim))).astype(bias.dtype)))
 
 TANH_SCALE, TANH_CUBIC = math.sqrt(2 / math.pi), 0.044715
 

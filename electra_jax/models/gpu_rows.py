@@ -1,4 +1,4 @@
-"""How do the gradients of layer norm and GELU take one pass over memory? Two Triton kernels, written in Pallas.
+"""How do layer norm, dropout and their gradients take one pass over memory? Triton kernels, written in Pallas.
 
 A program walks down a strip of rows, and adds up what the biases and the layer norm's parameters get on its way.
 """
@@ -39,47 +39,104 @@ def strips(num_rows: int) -> int:
   return min(largest, max(16, pl.next_power_of_2(pl.cdiv(num_rows, PROGRAMS))))
 
 
-def norm_gradients(first_row, total, gradient, scale, seeds, *, rate: float, epsilon: float, interpret: bool):
-  """`fused.norm_gradients` for the rows of one device; `first_row` is the place of its first one among all rows."""
+def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilon: float, interpret: bool):
+  """(total, layer_norm(total)) with total = x + dropout(y + bias) for the rows of one device.
+
+  `first_row` is the place of its first one among the rows of all devices.
+  """
+  shape, width = x.shape, x.shape[-1]
+  x, y = x.reshape(-1, width), y.reshape(-1, width)
+  padded = pl.next_power_of_2(width)
+  tile_rows = min(strips(x.shape[0]), max(1, TILE // padded))
+  rows = pl.BlockSpec((tile_rows, padded), lambda i: (i, 0))
+  vector = pl.BlockSpec((padded,), lambda i: (0,))
+  total, out = pl.pallas_call(
+    functools.partial(_add_norm_kernel, rate=rate, epsilon=epsilon, width=width),
+    grid=(x.shape[0] // tile_rows,),
+    in_specs=[pl.BlockSpec((3,), lambda i: (0,)), vector, vector, vector, rows, rows], out_specs=[rows, rows],
+    out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,
+    compiler_params=triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2),
+    interpret=interpret, name="add_norm",
+  )(_with_row(seeds, first_row), bias, scale, offset, x, y)
+  return total.reshape(shape), out.reshape(shape)
+
+
+def _with_row(seeds, first_row):
+  return jnp.concatenate([seeds, first_row.reshape(1).astype(jnp.uint32)])
+
+
+def _keep(seeds_ref, first_row, num_rows: int, columns, width: int, rate: float):
+  row = seeds_ref[2] + first_row.astype(jnp.uint32) + jnp.arange(num_rows, dtype=jnp.uint32)
+  element = row[:, None] * np.uint32(width) + columns.astype(jnp.uint32)[None]
+  return dropout.bits((seeds_ref[0], seeds_ref[1]), element) >= dropout.threshold(rate)
+
+
+def _standardised(total, is_inside, width: int, epsilon: float):
+  share = np.float32(1 / width)
+  centred = jnp.where(is_inside, total - (total.sum(1) * share)[:, None], 0.0)
+  inverse = jax.lax.rsqrt((centred * centred).sum(1) * share + epsilon)[:, None]
+  return centred * inverse, inverse
+
+
+def _add_norm_kernel(seeds_ref, bias_ref, scale_ref, offset_ref, x_ref, y_ref, total_ref, out_ref, *, rate, epsilon,
+                     width):
+  tile_rows, padded = x_ref.shape
+  columns = jnp.arange(padded)
+  inside = columns < width
+  is_inside = jnp.broadcast_to(inside[None], (tile_rows, padded))
+  bias, scale, offset = (triton.load(ref.at[:], mask=inside, other=0.0)[None]
+                         for ref in (bias_ref, scale_ref, offset_ref))
+  y = triton.load(y_ref.at[:, :], mask=is_inside, other=0.0).astype(jnp.float32) + bias
+  if rate:
+    keep = _keep(seeds_ref, pl.program_id(0) * tile_rows, tile_rows, columns, width, rate)
+    y = jnp.where(keep, y * np.float32(1 / (1 - rate)), 0.0)
+  x = triton.load(x_ref.at[:, :], mask=is_inside, other=0.0).astype(jnp.float32)
+  total = (x + y).astype(total_ref.dtype)
+  triton.store(total_ref.at[:, :], total, mask=is_inside)
+  standard, _ = _standardised(total.astype(jnp.float32), is_inside, width, epsilon)
+  triton.store(out_ref.at[:, :], (standard * scale + offset).astype(out_ref.dtype), mask=is_inside)
+
+
+def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon: float, interpret: bool):
+  """`fused.norm_gradients` for the rows of one device: (first row, total, *gradients, scale, seeds)."""
+  *gradients, scale, seeds = gradients_and_others
   shape, width = total.shape, total.shape[-1]
-  total, gradient = total.reshape(-1, width), gradient.reshape(-1, width)
-  strip, padded = strips(total.shape[0]), pl.next_power_of_2(width)
+  strip, padded = strips(total.size // width), pl.next_power_of_2(width)
   tile_rows = min(strip, max(1, TILE // padded))
-  programs = total.shape[0] // strip
+  programs = total.size // width // strip
   rows = pl.BlockSpec((strip, padded), lambda i: (i, 0))
-  seeds = jnp.concatenate([seeds, first_row.reshape(1).astype(jnp.uint32)])
+  flat = jax.ShapeDtypeStruct((total.size // width, width), total.dtype)
   dx, *dy, sums = pl.pallas_call(
-    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, strip=strip, tile_rows=tile_rows, width=width),
+    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, tile_rows=tile_rows, width=width),
     grid=(programs,),
-    in_specs=[pl.BlockSpec((3,), lambda i: (0,)), pl.BlockSpec((padded,), lambda i: (0,)), rows, rows],
+    in_specs=[pl.BlockSpec((3,), lambda i: (0,)), pl.BlockSpec((padded,), lambda i: (0,))] +
+             [rows] * (1 + len(gradients)),
     out_specs=[rows] * (2 if rate else 1) + [pl.BlockSpec((None, 3, padded), lambda i: (i, 0, 0))],
-    out_shape=[jax.ShapeDtypeStruct(total.shape, total.dtype)] * (2 if rate else 1) +
-              [jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)],
+    out_shape=[flat] * (2 if rate else 1) + [jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)],
     compiler_params=triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2),
     interpret=interpret, name="norm_gradients",
-  )(seeds, scale, total, gradient)
+  )(_with_row(seeds, first_row), scale, *(x.reshape(flat.shape) for x in (total, *gradients)))
   dy = dy[0] if rate else dx
   return dx.reshape(shape), dy.reshape(shape), sums.sum(0)
 
 
-def _norm_kernel(seeds_ref, scale_ref, total_ref, gradient_ref, *out_refs, rate, epsilon, strip, tile_rows, width):
-  dx_ref, sums_ref = out_refs[0], out_refs[-1]
-  padded = total_ref.shape[1]
+def _norm_kernel(seeds_ref, scale_ref, total_ref, *refs, rate, epsilon, tile_rows, width):
+  num_outputs = 3 if rate else 2
+  gradient_refs, (dx_ref, *dy_refs, sums_ref) = refs[:-num_outputs], refs[-num_outputs:]
+  strip, padded = total_ref.shape
   columns = jnp.arange(padded)
   inside = columns < width
+  is_inside = jnp.broadcast_to(inside[None], (tile_rows, padded))
   share = np.float32(1 / width)
   scale = triton.load(scale_ref.at[:], mask=inside, other=0.0)
-  seeds = (seeds_ref[0], seeds_ref[1])
-  first_row = seeds_ref[2] + pl.program_id(0).astype(jnp.uint32) * np.uint32(strip)
+  first_row = pl.program_id(0) * strip
 
   def tile(index, sums):
     rows = pl.ds(index * tile_rows, tile_rows)
-    is_inside = jnp.broadcast_to(inside[None], (tile_rows, padded))
-    x = triton.load(total_ref.at[rows, :], mask=is_inside, other=0.0).astype(jnp.float32)
-    gradient = triton.load(gradient_ref.at[rows, :], mask=is_inside, other=0.0).astype(jnp.float32)
-    centred = jnp.where(is_inside, x - (x.sum(1) * share)[:, None], 0.0)
-    inverse = jax.lax.rsqrt((centred * centred).sum(1) * share + epsilon)[:, None]
-    standard = centred * inverse
+    total, *gradients = (triton.load(ref.at[rows, :], mask=is_inside, other=0.0).astype(jnp.float32)
+                         for ref in (total_ref, *gradient_refs))
+    gradient = sum(gradients[1:], gradients[0])
+    standard, inverse = _standardised(total, is_inside, width, epsilon)
     scaled = gradient * scale[None]
     mean = (scaled.sum(1) * share)[:, None]
     along = ((scaled * standard).sum(1) * share)[:, None]
@@ -87,11 +144,9 @@ def _norm_kernel(seeds_ref, scale_ref, total_ref, gradient_ref, *out_refs, rate,
     triton.store(dx_ref.at[rows, :], dx.astype(dx_ref.dtype), mask=is_inside)
     dy = dx
     if rate:
-      row = first_row + (index * tile_rows).astype(jnp.uint32) + jnp.arange(tile_rows, dtype=jnp.uint32)
-      element = row[:, None] * np.uint32(width) + columns.astype(jnp.uint32)[None]
-      keep = dropout.bits(seeds, element) >= dropout.threshold(rate)
+      keep = _keep(seeds_ref, first_row + index * tile_rows, tile_rows, columns, width, rate)
       dy = jnp.where(keep, dx * np.float32(1 / (1 - rate)), 0.0)
-      triton.store(out_refs[1].at[rows, :], dy.astype(dx_ref.dtype), mask=is_inside)
+      triton.store(dy_refs[0].at[rows, :], dy.astype(dx_ref.dtype), mask=is_inside)
     return sums[0] + gradient * standard, sums[1] + gradient, sums[2] + dy
 
   zeros = jnp.zeros((tile_rows, padded), jnp.float32)
@@ -100,33 +155,38 @@ def _norm_kernel(seeds_ref, scale_ref, total_ref, gradient_ref, *out_refs, rate,
     triton.store(sums_ref.at[pl.ds(place, 1), :], total.sum(0)[None], mask=inside[None])
 
 
-def activation_gradients(first_row, x, gradient, *, derivative, interpret: bool):
-  """(gradient * derivative(x), its sum over the rows) for the rows of one device."""
+def activation_gradients(first_row, product, gradient, bias, *, derivative, interpret: bool):
+  """(gradient * derivative(product + bias), its sum over the rows) for the rows of one device."""
   del first_row
-  shape, width = x.shape, x.shape[-1]
-  x, gradient = x.reshape(-1, width), gradient.reshape(-1, width)
+  shape, width = product.shape, product.shape[-1]
+  product, gradient = product.reshape(-1, width), gradient.reshape(-1, width)
   columns = 128
-  strip = strips(x.shape[0])
+  strip = strips(product.shape[0])
   tile_rows = min(strip, TILE // 2 // columns)
   tiles = pl.BlockSpec((strip, columns), lambda j, i: (i, j))
   dx, sums = pl.pallas_call(
-    functools.partial(_activation_kernel, derivative=derivative, strip=strip, tile_rows=tile_rows),
-    grid=(width // columns, x.shape[0] // strip), in_specs=[tiles, tiles],
+    functools.partial(_activation_kernel, derivative=derivative, tile_rows=tile_rows),
+    grid=(width // columns, product.shape[0] // strip),
+    in_specs=[pl.BlockSpec((columns,), lambda j, i: (j,)), tiles, tiles],
     out_specs=[tiles, pl.BlockSpec((None, columns), lambda j, i: (i, j))],
-    out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype),
-               jax.ShapeDtypeStruct((x.shape[0] // strip, width), jnp.float32)],
+    out_shape=[jax.ShapeDtypeStruct(product.shape, product.dtype),
+               jax.ShapeDtypeStruct((product.shape[0] // strip, width), jnp.float32)],
     compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
     interpret=interpret, name="activation_gradients",
-  )(x, gradient)
+  )(bias, product, gradient)
   return dx.reshape(shape), sums.sum(0)
 
 
-def _activation_kernel(x_ref, gradient_ref, dx_ref, sums_ref, *, derivative, strip, tile_rows):
+def _activation_kernel(bias_ref, product_ref, gradient_ref, dx_ref, sums_ref, *, derivative, tile_rows):
+  strip, columns = product_ref.shape
+  bias = bias_ref[...].astype(product_ref.dtype)[None]
+
   def tile(index, total):
     rows = pl.ds(index * tile_rows, tile_rows)
-    dx = gradient_ref[rows, :].astype(jnp.float32) * derivative(x_ref[rows, :].astype(jnp.float32))
+    x = (product_ref[rows, :] + bias).astype(jnp.float32)
+    dx = gradient_ref[rows, :].astype(jnp.float32) * derivative(x)
     dx_ref[rows, :] = dx.astype(dx_ref.dtype)
     return total + dx
 
-  zeros = jnp.zeros((tile_rows, x_ref.shape[1]), jnp.float32)
+  zeros = jnp.zeros((tile_rows, columns), jnp.float32)
   sums_ref[...] = jax.lax.fori_loop(0, strip // tile_rows, tile, zeros).sum(0)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 from electra_jax import sharding
 from electra_jax.models import dropout, fused, gpu_rows
 from electra_jax.models.attention import attention
+from electra_jax.models.fused import Stream
 
 ACTIVATIONS = ("gelu", "gelu_new")  # by the normal distribution function | by tanh, as in the released TF code
 
@@ -137,9 +138,9 @@ class Attention(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x: Float[Array, "batch length hidden"], attention_mask: Bool[Array, "batch length"],
-               train: bool) -> Float[Array, "batch length hidden"]:
+  def __call__(self, stream: Stream, attention_mask: Bool[Array, "batch length"], train: bool) -> Stream:
     c = self.config
+    residual, x = stream
     heads, implementation = (c.num_attention_heads, c.head_dim), c.implementation()
     maps = [c.dense(c.hidden_size, name=name).parameters(c.hidden_size) for name in ("query", "key", "value")]
     # One product for all three, [hidden, heads, 3, head_dim]: a device of the tensor axis keeps whole heads.
@@ -153,7 +154,7 @@ class Attention(nn.Module):
     y, bias = c.dense(c.hidden_size, name="output").product(context.reshape(x.shape))  # [batch, length, hidden]
     scale, offset = c.layer_norm("layer_norm").parameters(c.hidden_size)
     output_dropout = Dropout(c.hidden_dropout_prob, name="output_dropout").seeds(train)
-    return fused.dropout_add_norm(x, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
+    return fused.dropout_add_norm(residual, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
 
 
 class FeedForward(nn.Module):
@@ -162,14 +163,15 @@ class FeedForward(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x: Float[Array, "batch length hidden"], train: bool) -> Float[Array, "batch length hidden"]:
+  def __call__(self, stream: Stream, train: bool) -> Stream:
     c = self.config
+    residual, x = stream
     implementation = c.implementation()
     y = c.dense_gelu(c.intermediate_size, "intermediate", x, axis="mlp")  # [batch, length, mlp]
     y, bias = c.dense(c.hidden_size, name="output").product(y)
     scale, offset = c.layer_norm("layer_norm").parameters(c.hidden_size)
     output_dropout = Dropout(c.hidden_dropout_prob, name="dropout").seeds(train)
-    return fused.dropout_add_norm(x, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
+    return fused.dropout_add_norm(residual, y, bias, scale, offset, *output_dropout, c.layer_norm_eps, implementation)
 
 
 class Layer(nn.Module):
@@ -178,8 +180,7 @@ class Layer(nn.Module):
   config: TransformerConfig
 
   @nn.compact
-  def __call__(self, x: Float[Array, "batch length hidden"], attention_mask: Bool[Array, "batch length"],
-               train: bool) -> Float[Array, "batch length hidden"]:
-    x = Attention(self.config, name="attention")(x, attention_mask, train)
-    x = FeedForward(self.config, name="feed_forward")(x, train)
-    return sharding.constrain(x, "batch", None, None)
+  def __call__(self, stream: Stream, attention_mask: Bool[Array, "batch length"], train: bool) -> Stream:
+    stream = Attention(self.config, name="attention")(stream, attention_mask, train)
+    stream = FeedForward(self.config, name="feed_forward")(stream, train)
+    return tuple(sharding.constrain(x, "batch", None, None) for x in stream)

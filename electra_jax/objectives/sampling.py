@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from electra_jax.models import dropout
 from electra_jax.models.attention import MASK_BIAS
+
+SAMPLING_BLOCK = 128  # ids of a block, see `sample_ids`
 
 
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature: float = 1.0,
@@ -25,16 +26,33 @@ def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature
 
 
 def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> Int[Array, "batch predictions"]:
-  """One draw a position from softmax(logits), by the Gumbel trick. Carries no gradient.
+  """One draw a position from softmax(logits). Carries no gradient.
+
+  By inverting the distribution function in two steps: first a block of ids, then one of the block. It needs one pass
+  over the logits and two random numbers a position, where the Gumbel trick needs two logarithms for each logit.
 
   >>> logits = jnp.array([[[0.0, 50.0, 0.0]]])
   >>> sample_ids(jax.random.key(0), logits).tolist()
   [[1]]
   """
-  bits = dropout.bits(dropout.seeds_of(rng), dropout.positions(logits.shape))
-  uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # hashed where it is used: nothing is written to memory
-  gumbel = -jnp.log(-jnp.log(uniform))
-  return jnp.argmax(jax.lax.stop_gradient(logits) + gumbel, axis=-1).astype(jnp.int32)
+  logits = jax.lax.stop_gradient(logits)
+  padding = -logits.shape[-1] % SAMPLING_BLOCK
+  if padding:
+    logits = jnp.pad(logits, ((0, 0), (0, 0), (0, padding)), constant_values=MASK_BIAS)
+  blocks = logits.reshape(*logits.shape[:2], -1, SAMPLING_BLOCK)  # [batch, predictions, blocks, ids of a block]
+  highest = blocks.max((-2, -1), keepdims=True).astype(jnp.float32)
+  block_rng, id_rng = jax.random.split(rng)
+  block = _invert(block_rng, jnp.exp(blocks.astype(jnp.float32) - highest).sum(-1))
+  chosen = jnp.take_along_axis(blocks, block[..., None, None], axis=2)[:, :, 0]  # [batch, predictions, ids of a block]
+  within = _invert(id_rng, jnp.exp(chosen.astype(jnp.float32) - highest[:, :, 0]))
+  return (block * SAMPLING_BLOCK + within).astype(jnp.int32)
+
+
+def _invert(rng: Array, shares: Float[Array, "batch predictions parts"]) -> Int[Array, "batch predictions"]:
+  """The first part at which the running sum exceeds a uniform share of the whole, and which has a share itself."""
+  running = jnp.cumsum(shares, axis=-1)
+  uniform = jax.random.uniform(rng, shares.shape[:-1], maxval=1 - 2.0**-20)  # below 1 also after rounding the product
+  return jnp.argmax((running > uniform[..., None] * running[..., -1:]) & (shares > 0), axis=-1)
 
 
 def replace_ids(ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"],
