@@ -127,7 +127,7 @@ def train(given, workdir: str) -> dict[str, float]:
         (phase, first_step), batch_size = objective.phase_at(step - 1), data.schedule.size(step - 1)
         if phase is not before[0] and first_step == step - 1:
           state = train_state.enter(phase, state)
-        with timer.waiting():
+        with timer.waiting(functools.partial(is_busy, window)):
           batch = next(batches)
         if step == start_step + 1:
           start_up.done("first_batch")
@@ -217,6 +217,11 @@ def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mes
     return train_state.with_params(state, params)
   print("Starting from scratch.", flush=True)
   return state
+
+
+def is_busy(window: list[dict]) -> bool:
+  """Whether the devices still work on the last step of a log window; False behind one that was logged."""
+  return bool(window) and not all(leaf.is_ready() for leaf in jax.tree.leaves(window[-1]))
 
 
 def make_train_step(state: TrainState, **update_arguments):

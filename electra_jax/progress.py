@@ -95,14 +95,18 @@ class StepTimer:
       self._restart()
 
   @contextlib.contextmanager
-  def waiting(self) -> Iterator[None]:
-    """Time inside is spent waiting for data; it counts, and is reported as a share."""
+  def waiting(self, is_hidden: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Time inside is spent waiting for data; it counts, and is reported as a share.
+
+    Not if afterwards `is_hidden`: the devices are still busy with earlier steps, and have not waited at all.
+    """
     start = self._clock()
     try:
       yield
     finally:
-      self._waited += self._clock() - start
-      self._spent["data_wait"] += self._clock() - start
+      seconds = 0.0 if is_hidden() else self._clock() - start
+      self._waited += seconds
+      self._spent["data_wait"] += seconds
 
   @contextlib.contextmanager
   def paused(self, purpose: str) -> Iterator[None]:

@@ -44,6 +44,19 @@ def test_compilation_and_evaluation_do_not_count():
   assert steps.read()["train/step_ms"] == pytest.approx(1000.0)  # a window of its own
 
 
+def test_a_wait_that_the_devices_do_not_feel_is_none():
+  clock = Clock()
+  steps = timer(clock)
+  steps.step()
+  for hidden in (True, False):
+    with steps.waiting(lambda: hidden):  # noqa: B023 - called at once
+      clock.now += 1 + hidden
+    clock.now += 3
+    steps.step()
+  assert steps.goodput()["time/data_wait_seconds"] == 1
+  assert steps.read()["train/data_wait_share"] == pytest.approx(1 / 9)
+
+
 def test_where_the_time_went():
   """The first step's wait is a part of the start; what is left after everything else are the steps."""
   clock = Clock()
