@@ -8,7 +8,7 @@ import runpy
 import pytest
 
 from electra_jax import config_rules, flops, objectives
-from electra_jax.tools import differences
+from electra_jax.tools import differences, module_index
 from tests.conftest import ROOT
 
 PAGES = ["README.md", "launch/README.md"] + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
@@ -41,6 +41,7 @@ RUN = {
   "python -m electra_jax.tools.glue_sweep":
     "tests/tools/test_glue_sweep.py::test_the_best_median_wins_and_the_table_names_it",
   "python -m electra_jax.tools.import_weights": "tests/tools/test_export.py::test_there_and_back_is_bitwise",
+  "python -m electra_jax.tools.module_index": "tests/test_docs.py::test_every_module_is_in_the_index",
   "python -m electra_jax.tools.plot_run": "tests/tools/test_plot_run.py::test_command_writes_into_the_first_workdir",
   "python -m electra_jax.tools.predict --workdir=runs/base \"":
     "tests/tools/test_predict.py::test_command_fills_judges_and_corrupts",
@@ -117,7 +118,7 @@ def test_troubleshooting_quotes_real_errors():
 
 
 # Developers' generators of pages of docs/, without flags.
-NO_HELP = ("config_reference", "differences")
+NO_HELP = ("config_reference", "differences", "module_index")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "electra_jax/tools").glob("*.py")), ids=lambda path: path.stem)
@@ -183,6 +184,14 @@ def test_worked_example_of_an_objective_trains(monkeypatch):
   history = names["history"]
   assert int(names["state"].step) == len(history) == 30
   assert history[-1] < 0.5 * history[0]
+
+
+def test_every_module_is_in_the_index():
+  """If this fails: python -m electra_jax.tools.module_index > docs/modules.md"""
+  def names(page):
+    return re.findall(r"^(?:## |\| `)([\w./]+)", page, re.MULTILINE)
+
+  assert names((ROOT / "docs/modules.md").read_text()) == names(module_index.page())
 
 
 def test_differences_are_current():
