@@ -20,7 +20,9 @@ from electra_jax.data import sentences, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config
 from electra_jax.models.bert import Bert, make_transformer_config
+from electra_jax.tasks import HEADS
 from electra_jax.tools import export, import_weights
+from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.train_state import TrainState
 from tests.workdirs import TEXT
 
@@ -30,6 +32,7 @@ RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
                                                         "generator": "ElectraForMaskedLM"}),
   "roberta": (roberta_base, {}, "byte_bpe", {"": "RobertaForMaskedLM"}),
   "bert": (bert_original_base, {}, "wordpiece", {"": "BertForPreTraining"}),
+  "bert, without NSP": (bert_small, {}, "sentencepiece_bpe", {"": "BertForMaskedLM"}),
   "bert, projected": (bert_small, {"embedding_size": 32}, "wordpiece", {"": "ElectraForMaskedLM"}),
 }
 
@@ -218,8 +221,9 @@ def test_fine_tuned_heads(tmp_path, name):
   config_lib.save(str(workdir / "config.json"), given, config)
   tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, iter(TEXT * 20), str(workdir / "tokenizer"), seed=0)
   labels = ["no", "yes", "maybe"] if head == "classification" else []
-  (workdir / "labels.json").write_text(json.dumps({"head": head, "label_names": labels}))
   num_labels = {"classification": 3, "multiple_choice": 1, "span": 2}[head]
+  (workdir / "labels.json").write_text(json.dumps(
+    {"task": "own_classification", "head": head, "label_names": labels, "num_labels": num_labels}))
   transformer = dataclasses.replace(
     make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32"), num_labels=num_labels,
     pooler=pooler)
@@ -245,6 +249,68 @@ def test_fine_tuned_heads(tmp_path, name):
   if labels:
     assert theirs.config.id2label == dict(enumerate(labels))
   assert "fine-tuned on own_classification" in (tmp_path / "out/README.md").read_text()
+  task, item = QUESTIONS[head]
+  before, after = (TASKS[task].record(TASKS[task].answer(inference.load(str(folder)), [item])[0])
+                   for folder in (workdir, tmp_path / "out"))  # tools/predict, of the run and of its export
+  assert before.keys() == after.keys()
+  for key in before.keys() & {"label", "choice", "answer"}:
+    assert before[key] == after[key]
+  if "probabilities" in before:
+    values = [list(one["probabilities"].values()) if isinstance(one["probabilities"], dict) else one["probabilities"]
+              for one in (before, after)]
+    np.testing.assert_allclose(*values, atol=1e-5)
+
+
+QUESTIONS = {"classification": ("classify", {"text": "the wet dog", "pair": "a cat"}),
+             "multiple_choice": ("choose", {"text": "the dog", "choices": ["sat.", "rain and rain"]}),
+             "span": ("question", {"question": "who sat?", "context": "rain fell on the cat and the dog all night."})}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("head", ["classification", "multiple_choice", "span", "tagging"])
+def test_every_head_of_every_family(tmp_path, family, head):
+  """Written from the parameters of a fine-tuned run, and loaded by the class that config.json names, without a gap."""
+  recipe = {"bert": bert_original_base, "roberta": roberta_base, "electra": tiny}[family]
+  given = recipe.get_config("tiny")
+  given.mode, given.objective.name = "finetune", "mlm"
+  if family == "electra":  # with equal widths, spans and tags of an ELECTRA are those of a BERT
+    given.model.embedding_size = 32
+  given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", max_length=64,
+                    pooler="none" if family == "electra" else "tanh")
+  config = config_lib.resolve(given)
+  labels = ["no", "yes"] if head in ("classification", "tagging") else []
+  (tmp_path / "labels.json").write_text(json.dumps({"head": head, "label_names": labels}))
+  row = tokenizers.TOKENIZERS["wordpiece"]
+  tokenizer = row.tokenizer({"vocab.txt": "\n".join([*row.tokenizer.special_tokens, *"abc"]).encode()}, True)
+  transformer = dataclasses.replace(make_transformer_config(config.model, num_tokens=8, dtype="float32"),
+                                    num_labels=len(labels) or 1, pooler=config.task.pooler)
+  shapes = jax.eval_shape(lambda: pretrained.init_params(jax.random.key(0), transformer, HEADS[head][0], None))
+  params = {sharding.path_name(path): np.ones(leaf.shape, np.float32)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+  found, left_out = export.networks_of(export.Source(str(tmp_path), config, 1, tokenizer, params))
+  hf.write_network(str(tmp_path), found["encoder"])
+  (name,) = found["encoder"].config["architectures"]
+  assert name == hf_config.ARCHITECTURES[family][HEADS[head][0][0]]
+  assert left_out == ["encoder/answerable_head"] * (head == "span")
+  model, said = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
+  assert not any(said.values()), said
+  assert len(found["encoder"].tensors) == len(list(model.parameters()))
+
+
+def test_an_export_answers_as_its_run_does(workdir_of, tmp_path):
+  """tools/predict of a workdir and of what was exported from it: masks, replaced words, vectors."""
+  workdir = workdir_of("electra")
+  export.export(workdir, str(tmp_path / "out"))
+  runs = inference.load(workdir), inference.load(str(tmp_path / "out"))
+  for task, item in (("auto", {"text": "the [MASK] sat"}), ("embed", {"text": "the wet dog"})):
+    before, after = (TASKS[task].record(TASKS[task].answer(run, [item], top_k=3)[0]) for run in runs)
+    assert before.keys() == after.keys()
+    if task == "auto":
+      assert [c["id"] for c in before["masks"][0]["candidates"]] == [c["id"] for c in after["masks"][0]["candidates"]]
+      np.testing.assert_allclose([w["replaced"] for w in before["words"]], [w["replaced"] for w in after["words"]],
+                                 atol=2e-6)
+    else:
+      np.testing.assert_allclose(before["embedding"], after["embedding"], rtol=1e-4, atol=1e-5)
 
 
 def test_encoded_texts_give_the_same_logits(workdir_of, tmp_path):
