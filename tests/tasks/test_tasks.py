@@ -128,6 +128,15 @@ def test_submission_files_have_names_headers_and_label_names(tmp_path):
   assert [glue.expected_count("mnli", split) for split in glue.GLUE["mnli"].test_splits] == [9796, 9847, 1104]
 
 
+@pytest.mark.parametrize("file", glue.AX_FILES)
+def test_diagnostics_are_a_test_split_of_mnli(file, tmp_path):
+  write(tmp_path, file, "index\tsentence1\tsentence2\n0\ta b\tc\n")
+  mnli = tasks.make(config_of("mnli", data_dir=str(tmp_path)))
+  (example,) = mnli.read("ax")
+  assert example.texts == ("a b", "c") and example.label is None and mnli.test_splits[-1] == "ax"
+  assert mnli.submission("ax", ["entailment"], [example]) == {"AX.tsv": "index\tprediction\n0\tentailment\n"}
+
+
 def test_qnli_as_ranking_compares_sentences_of_a_question(tmp_path):
   header = "index\tquestion\tsentence\tlabel\n"
   write(tmp_path, "QNLI/train.tsv", header + "0\tq one\ta\tentailment\n1\tq one\tb c\tnot_entailment\n"
