@@ -14,7 +14,7 @@ from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned
 
 def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   """Held-out metrics against training FLOPs, and GLUE by task, as a PNG; False where there is nothing to draw."""
-  curves = {}  # metric -> [(model, FLOPs, values)]
+  curves = {}  # metric -> [(model, whose metric, FLOPs, values)]
   for row in rows:
     folder = os.path.join(row.folder, "pretrain")
     if not os.path.exists(os.path.join(folder, metrics.FILE_NAME)):
@@ -26,7 +26,8 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
                 for one in metrics.read_rows(folder)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:
-        curves.setdefault(metric, []).append((row.model.name, *zip(*points)))
+        owner = ", its generator" * (metric == "mlm/loss" and len(flops.NETWORKS[config.objective.name]) > 1)
+        curves.setdefault(metric, []).append((row.model.name, owner, *zip(*points)))
   scores = {row.model.name: report.glue_figures(evidence_runs.glue_folder(row, report.newest_sweep(row.folder)),
                                                 CLAIMS[name].tasks) for row in rows}
   scores = {model: found for model, found in scores.items() if found}
@@ -42,8 +43,8 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   colours = {row.model.name: plot_run.COLOURS[i % len(plot_run.COLOURS)] for i, row in enumerate(rows)}
   for number, (metric, lines) in enumerate(curves.items(), 1):
     axes = figure.add_subplot(1, panels, number)
-    for model, x, y in lines:
-      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=model)
+    for model, owner, x, y in lines:
+      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=model + owner)
     axes.set(title=f"held-out {report.HELDOUT[metric]}", xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
     _finish(axes)
   if scores:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from electra_jax import batch_schedule, flops, metrics, workdir
@@ -144,10 +145,12 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
     folder: docs/results.
     link: the same as a link in the README.
   """
-  parts = [f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs "
-           "are in the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of "
-           "fine-tuning; each model was pre-trained once. The papers' numbers are of models that were trained for far "
-           "longer, most of them larger, and on all of GLUE's training examples: the order is what can be compared."]
+  parts = [textwrap.fill(
+    f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs are in "
+    "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning; each "
+    "model was pre-trained once. The papers' numbers are of models that were trained for far longer, most of them "
+    "larger, and fine-tuned on all of GLUE's training examples: the order is what can be compared.", 125,
+    break_long_words=False, break_on_hyphens=False)]
   for name, claim in CLAIMS.items():
     own = [row for row in rows if row["claim"] == name]
     if not own:
@@ -184,6 +187,7 @@ def table(claim: Claim, rows: Sequence[dict]) -> str:
     cells += [_value(own, task, spread=False) for task in others]
     heldout = [f"{title} {own[f'heldout/{name}']['value']:.3f}" for name, title in HELDOUT.items()
                if f"heldout/{name}" in own]
+    heldout[:1] = [f"generator's {heldout[0]}"] if len(heldout) > 1 else heldout[:1]
     steps = f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (first["steps"] < first["planned_steps"])
     cells += [", ".join(heldout), steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
               f"{first['minutes']:,.1f}", first["card"]]
