@@ -49,6 +49,8 @@ RUN = {
     "tests/tools/test_predict.py::test_command_fills_judges_and_corrupts",
   "python -m electra_jax.tools.predict --workdir=runs/base --task=embed":
     "tests/tools/test_predict.py::test_embeddings_are_means_of_the_encoder_and_keep_their_order",
+  "python -m electra_jax.tools.predict --workdir=runs/squad --task=question":
+    "tests/exchange/test_fine_tuned.py::test_answers_come_from_every_window",
   "python -m electra_jax.tools.predict --workdir=runs/labels --task=classify":
     "tests/exchange/test_fine_tuned.py::test_classes_of_a_run",
   "python -m electra_jax.tools.prepare_data": "tests/tools/test_prepare_data.py::test_prepare_data",
