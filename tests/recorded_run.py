@@ -4,7 +4,7 @@ Each of several processes that train together is one of these. What to do is in 
 
   RECORD        folder for STEP.PROCESS.npz (the rows of a batch) and restored.npz, saved.STEP.npz (whole states)
   STOP_AFTER    the step after which the run stops, as a signal would stop it
-  END           STEP.PROCESS.SIGNAL: after the step, the process sends itself this signal
+  END           STEP.PROCESS.SIGNAL: after the step and the first checkpoint, the process sends itself this signal
   HEARTBEAT     seconds, in place of distributed.HEARTBEAT_SECONDS
   HANG_AFTER    calls that make batches (of several steps each) before one that never returns; it is noticed after 2 s
   REAL_MODEL    any value: the recipe's own model
@@ -61,6 +61,8 @@ def install() -> None:
   def reached_or_end(self, step):
     end = [int(part) for part in os.environ.get("END", "-1.0.9").split(".")]
     if end[:2] == [step, jax.process_index()]:
+      while not checkpoints.saved_steps(main.FLAGS.workdir):  # it is written while the loop goes on
+        time.sleep(0.01)
       os.kill(os.getpid(), end[2])
     return reached(self, step) or step == int(os.environ.get("STOP_AFTER", "-1"))
 

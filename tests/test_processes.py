@@ -4,6 +4,7 @@
 """
 
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -31,8 +32,11 @@ class Job:
     folder.mkdir(exist_ok=True)
     self._batch_size, self._num_steps = batch_size, num_steps
 
-  def start(self, count, *changes, **environment):
-    """Popen objects; what is recorded goes into `recorded`, where that of earlier starts is overwritten."""
+  def start(self, count, *changes, hosts=(), **environment):
+    """Popen objects; what is recorded goes into `recorded`, where that of earlier starts is overwritten.
+
+    With `hosts`, (command in front, address) of each process, they meet at the first one's address.
+    """
     recorded = self.folder / "recorded"
     recorded.mkdir(exist_ok=True)
     corpus = self.folder / "corpus.txt"
@@ -50,9 +54,12 @@ class Job:
                "--config.log.tensorboard=False", *changes]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"
     variables = {**os.environ, "XLA_FLAGS": flags, "RECORD": str(recorded), **self._environment, **environment}
+    if hosts:
+      address = f"{hosts[0][1]}:12345"
     if count > 1:
       variables |= {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": str(count)}
-    return [subprocess.Popen(command, cwd=ROOT, env=variables | ({"PROCESS_ID": str(index)} if count > 1 else {}),
+    return [subprocess.Popen([*(hosts[index][0] if hosts else ()), *command], cwd=ROOT,
+                             env=variables | ({"PROCESS_ID": str(index)} if count > 1 else {}),
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for index in range(count)]
 
   def run(self, count, *changes, **environment):
@@ -103,13 +110,8 @@ def lose_one(job, count, lost, step=7, sent=signal.SIGKILL, **environment):
   """Loses a process of several after a step; the others end soon, with their status and an error that explains."""
   processes = job.start(count, END=f"{step}.{lost}.{int(sent)}", **environment)
   others = [process for index, process in enumerate(processes) if index != lost]
-  if sent == signal.SIGKILL:
-    processes[lost].wait(600)
-  else:
-    others[0].wait(600)
-  began = time.monotonic()
-  said = [process.communicate(timeout=120)[0] for process in others]
-  seconds = time.monotonic() - began
+  said = [process.communicate(timeout=600)[0] for process in others]
+  seconds = time.time() - os.path.getmtime(job.workdir / metrics.FILE_NAME)  # the last step's row
   processes[lost].kill()
   processes[lost].communicate()
   assert [process.returncode for process in others] == [NoAnswerError.STATUS] * (count - 1), said
@@ -160,7 +162,56 @@ def test_a_reader_that_hangs_ends_the_run_and_the_next_start_goes_on(tmp_path, a
   assert_same_bits(job.state("saved.12"), alone.state("saved.12"))
 
 
-# ---- four and eight: pytest -m slow ----
+# ---- two hosts, as far as the network tells; four and eight processes: pytest -m slow ----
+
+
+def ip(*words):
+  subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts():
+  """Two network namespaces with a cable between them; (command in front, address) of each."""
+  names, etc = [f"electra{index}_{os.getpid()}" for index in range(2)], pathlib.Path("/etc/netns")
+  try:
+    for name in names:
+      ip("netns", "add", name)
+  except (OSError, subprocess.CalledProcessError):
+    pytest.skip("network namespaces need root and iproute2")
+  try:
+    ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+    for index, name in enumerate(names):
+      (etc / name).mkdir(parents=True)  # Gloo announces the address that the host's name has
+      (etc / name / "hosts").write_text(f"127.0.0.1 localhost\n10.77.0.{index + 1} {socket.gethostname()}\n")
+      ip("-n", name, "addr", "add", f"10.77.0.{index + 1}/24", "dev", "cable")
+      ip("-n", name, "link", "set", "cable", "up")
+      ip("-n", name, "link", "set", "lo", "up")
+    yield [(("ip", "netns", "exec", name), f"10.77.0.{index + 1}") for index, name in enumerate(names)]
+  finally:
+    for name in names:
+      ip("netns", "delete", name)
+      shutil.rmtree(etc / name, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_two_hosts_and_a_cut_cable(tmp_path, alone, hosts):
+  job = Job(tmp_path / "job")
+  statuses, said = job.run(2, hosts=hosts)
+  assert statuses == [0, 0], said
+  assert_same_run(job, alone)
+
+  job = Job(tmp_path / "cut", num_steps=10**6)
+  processes = job.start(2, hosts=hosts, HEARTBEAT="15")
+  log = job.workdir / metrics.FILE_NAME
+  while not log.exists() or log.read_text().count("\n") < 50:
+    assert all(process.poll() is None for process in processes)
+    time.sleep(0.2)
+  ip("-n", hosts[0][0][3], "link", "set", "cable", "down")
+  began = time.monotonic()
+  said = [process.communicate(timeout=120)[0] for process in processes]
+  print(f"{time.monotonic() - began:.1f} s after the cable was cut both had ended")
+  assert [process.returncode for process in processes] == [NoAnswerError.STATUS] * 2, said
+  assert all("Error: Another process of this run does not answer" in text for text in said), said
 
 
 @pytest.fixture(scope="module")
