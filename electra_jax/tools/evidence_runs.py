@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from electra_jax.errors import Interrupted, UserError
 from electra_jax.tools import glue_sweep
 from electra_jax.tools.evidence_claims import Planned
 
-GRACE_SECONDS = 45.0  # between asking a run to stop and ending it: it writes a checkpoint
+GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a checkpoint
 # Tokens of a task's examples: at most 1.5 % of them are longer with BERT's vocabulary, RTE's excepted (12 %, as in the
 # papers). One length for all batches of a task: one program to compile.
 GLUE_LENGTHS = {"cola": 48, "sst2": 64, "mrpc": 96, "stsb": 96, "qqp": 96, "mnli": 96, "qnli": 128, "rte": 128}
@@ -154,6 +155,7 @@ def run(rows: Sequence[Planned], tasks: Sequence[str], place: Place, after_each:
     for thread in threads:
       while thread.is_alive():
         thread.join(0.2)  # short, so that signals are seen
+        started.end_stragglers()
   if started.stopped:
     raise Interrupted("Stopped, as asked. The same command goes on from the last checkpoints.")
   if failed:
@@ -211,7 +213,7 @@ class Running:
 
   def __init__(self):
     self.processes: set[subprocess.Popen] = set()
-    self.stopped = False
+    self.stopped = 0.0  # when all were asked to stop
 
   def call(self, command: Sequence[str], log: str, device: str, seconds: float, memory_share: float = 0.0) -> int:
     """Runs a command, its output in `log`; asks it to stop after `seconds` (0 = never). Returns its exit status.
@@ -244,12 +246,18 @@ class Running:
       _signal_group(process, signal.SIGKILL)  # whatever is left of the group
       self.processes.discard(process)
 
+  def end_stragglers(self) -> None:
+    """Kills what goes on long after it was asked to stop; the groups would outlive this process."""
+    if self.stopped and time.monotonic() > self.stopped + GRACE_SECONDS:
+      for process in list(self.processes):
+        _signal_group(process, signal.SIGKILL)
+
   @contextlib.contextmanager
   def stop_all_on_signals(self):
     """Passes Ctrl-C and SIGTERM on to every running process; starts no further ones."""
     def stop(number, frame):
       del number, frame
-      self.stopped = True
+      self.stopped = self.stopped or time.monotonic()
       for process in list(self.processes):
         _signal_group(process, signal.SIGTERM)
 

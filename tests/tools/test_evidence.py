@@ -3,8 +3,11 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -250,3 +253,21 @@ def test_the_readme_shows_the_figures_that_are_here():
   if rows:
     text = (ROOT / "README.md").read_text()
     assert report.insert(text, report.section(rows, "docs/results", "docs/results")) == text
+
+
+def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):
+  monkeypatch.setattr(runs, "GRACE_SECONDS", 0.1)
+  running = runs.Running()
+  log = str(tmp_path / "log.txt")
+  script = ("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); "
+            "time.sleep(30)")
+  thread = threading.Thread(target=running.call, args=([sys.executable, "-c", script], log, "", 0.0))
+  thread.start()
+  with running.stop_all_on_signals():
+    while "ready\n" not in (pathlib.Path(log).read_text().split("\n", 1)[-1] if os.path.exists(log) else ""):
+      time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGTERM)  # noted, and passed on
+    while thread.is_alive():
+      thread.join(0.05)
+      running.end_stragglers()
+  assert running.stopped and running.call(["false"], log, "", 0.0) == Interrupted.STATUS  # nothing starts any more
