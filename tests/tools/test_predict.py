@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from configs import base
 from electra_jax import inference
 from electra_jax.errors import UserError
 from electra_jax.tools import predict, predict_screen
-from electra_jax.tools.predict_tasks import TASKS
+from electra_jax.tools.predict_tasks import TASKS, ask
 from tests.conftest import ROOT
 from tests.workdirs import TEXT, make_workdir
 
@@ -181,6 +182,21 @@ def test_bad_lines_are_named_in_every_task(run, tmp_path, task, line, said):
   with pytest.raises(UserError, match=said) as error:
     list(predict.answer_file(run, str(tmp_path / "in.txt"), TASKS[task], top_k=7))
   assert error.value.got.startswith(f"{tmp_path}/in.txt:3: ")
+
+
+def test_a_terminal_is_asked_until_an_empty_line(run, monkeypatch, capsys):
+  flags = dict(task="embed", workdir="W", input=None, output=None, step=None, top_k=7, pooling="mean", threshold=0.5,
+               corrupt=False, combined=None, seed=0, pair="")
+  typed = iter(["the cat sat", "the cat " * 80, "a dog", ""])
+  monkeypatch.setattr(predict, "FLAGS", types.SimpleNamespace(**flags))
+  monkeypatch.setattr(predict.sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
+  monkeypatch.setattr(predict.main_lib, "start_jax", lambda: None)
+  monkeypatch.setattr(predict.inference, "load", lambda *_: run)
+  monkeypatch.setattr(predict, "ask", lambda task: ask(task, lambda prompt: next(typed)))
+  predict.main(["predict"])
+  said = capsys.readouterr().out
+  assert [json.loads(line)["text"] for line in said.splitlines() if line.startswith("{")] == ["the cat sat", "a dog"]
+  assert "too long" in said  # and it goes on
 
 
 def test_questions_of_several_fields_come_from_json_lines(tmp_path):
