@@ -266,15 +266,17 @@ def _quieten_orbax() -> None:
   """Keeps the tracebacks of a failed save off the console, where they would hide the error that we report.
 
   Orbax logs what it is about to raise, once in each of its threads; asyncio, which nobody else uses here, logs the
-  same for each array; and TensorStore's threads print that the event loop is closed by then.
+  same for each array; TensorStore's threads print that the event loop is closed by then; and Python prints what Orbax's
+  coroutines of a damaged checkpoint still had to say when the process ends.
   """
-  former = sys.unraisablehook
+  former, orbax = sys.unraisablehook, f"{os.sep}orbax{os.sep}"
 
   def report(unraisable):
-    if str(unraisable.exc_value) != "Event loop is closed":
+    is_orbax = orbax in getattr(getattr(unraisable.object, "cr_code", None), "co_filename", "")
+    if not is_orbax and str(unraisable.exc_value) != "Event loop is closed":
       former(unraisable)
 
   sys.unraisablehook = report
   python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
   logging.get_absl_logger().addFilter(
-    lambda record: record.exc_info is None or f"{os.sep}orbax{os.sep}" not in record.pathname)
+    lambda record: record.exc_info is None or orbax not in record.pathname)

@@ -156,8 +156,10 @@ def test_a_reader_that_hangs_ends_the_run_and_the_next_start_goes_on(tmp_path, a
   assert "Error: The reader of training batches does not answer" in said and "recorded_run.py" in said, said
   assert re.search(r"stands in .*, make_or_hang: time.sleep", said), said
   assert checkpoints.saved_steps(str(job.workdir))[-1] in (4, 8)
-  statuses, said = job.run(1)
+  statuses, (said,) = job.run(1)
   assert statuses == [0], said
+  assert re.search(r"first step done [\d.]+ s after the start \(seconds: imports .*, restore .*, compilation", said), said
+  assert metrics.read_rows(str(job.workdir))[-1]["start/restore_seconds"] > 0
   assert job.losses() == alone.losses()
   assert_same_bits(job.state("saved.12"), alone.state("saved.12"))
 

@@ -47,7 +47,7 @@ Exit status 2: a start ended in another way than its fault explains, or the para
 
 # The reader without TensorFlow, whose import takes longer than everything else of a start. Each step is logged: means
 # over several would begin anew at each start, and be other means.
-COMMAND = (sys.executable, "-m", "electra_jax.main", "--config=configs/tiny.py", "--config.train.num_steps=1000",
+COMMAND = (sys.executable, "-m", "electra_jax.main", "--config=configs/tiny.py", "--config.train.num_steps=600",
            "--config.train.log_every_steps=1", "--config.checkpoint.every_steps=25", "--config.checkpoint.keep_last=3",
            "--config.data.reader=threads")
 
