@@ -306,6 +306,7 @@ def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
 
 def _import_tensorflow():
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: no start-up notices
+  os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # its notice comes at every level, and tf.data has no use for it
   try:
     import tensorflow as tf
   except ImportError as error:
@@ -320,8 +321,8 @@ def _import_tensorflow():
 
 def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
   try:
-    import tensorflow  # noqa: F401
-  except ImportError:
+    _import_tensorflow()
+  except UserError:
     return _thread_batches(batch_at, start_step, stop_step, prefetch_batches)
   return _tf_batches(batch_at, start_step, stop_step, prefetch_batches)
 

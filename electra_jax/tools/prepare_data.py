@@ -122,7 +122,8 @@ def main(argv: list[str]) -> None:
   config = config_lib.resolve(FLAGS.config)
   print(statistics_table(prepare_data(config, out)))
   print(f"How long the examples are: {os.path.join(out, LENGTHS_PLOT)}")
-  print(f"Use them with --config.data.shards_path={corpus.shards_directory(config.data, out)}")
+  print(f"Runs with --workdir={out} find them; others with "
+        f"--config.data.shards_path={corpus.shards_directory(config.data, out)}")
 
 
 if __name__ == "__main__":
