@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -91,7 +92,7 @@ def run_round(command: list[str], workdir: str, rng, seconds: float, more_faults
     name = faults.choose(workdir, rng) if more_faults() else None
     fault = faults.INTERRUPTIONS[name] if name else None
     status, said = start(command, workdir, fault, rng, seconds)
-    explained = status == 0 or (fault and status in fault.statuses and fault.must_say in said)
+    explained = status == 0 or (fault and status in fault.statuses and re.search(fault.must_say, said))
     if not explained or (fault and "Traceback" in said):
       raise _found(f"a start ended with status {status}; its fault: {name}, the one before: {before}",
                    said[-1500:], workdir)

@@ -83,15 +83,15 @@ class Interruption(NamedTuple):
   file_bytes: tuple[int, int] | None = None  # limits of a file's size between which one is drawn: a disk that is full
   read_only: bool = False  # the workdir, for this start
   clock_goes_back: bool = False  # by a day, at a random moment before the one of `act`
-  must_say: str = ""  # if it ends with a status other than 0
+  must_say: str = ""  # a pattern, if it ends with a status other than 0
 
 
 INTERRUPTIONS = {
   "kill -9": Interruption(kill_at_random, (-signal.SIGKILL,), weight=6),
   "kill -9 in a checkpoint's write": Interruption(kill_inside_a_write, (-signal.SIGKILL,), weight=4),
   "SIGTERM": Interruption(terminate, (Interrupted.STATUS, -signal.SIGTERM), weight=2),  # before it trains: at once
-  "disk full": Interruption(leave_alone, (2,), weight=2, file_bytes=(300, 15_000), must_say="cannot be written"),
-  "read-only workdir": Interruption(leave_alone, (2,), read_only=True, must_say="cannot be written"),
+  "disk full": Interruption(leave_alone, (2,), weight=2, file_bytes=(300, 15_000), must_say="(cannot|could not) be written"),
+  "read-only workdir": Interruption(leave_alone, (2,), read_only=True, must_say="(cannot|could not) be written"),
   "second job, then kill -9": Interruption(second_job, (-signal.SIGKILL,)),
   "clock goes back, then kill -9": Interruption(kill_at_random, (-signal.SIGKILL,), weight=2, clock_goes_back=True),
 }

@@ -30,10 +30,12 @@ def test_closing_ends_the_thread_and_what_it_runs():
     finally:
       ended.append(True)
 
+  before = set(threading.enumerate())
   batches = deadline.in_time(endless(), "batches", 1.0)
   assert next(batches) == 1
+  assert set(threading.enumerate()) > before
   batches.close()
-  assert ended and not [thread for thread in threading.enumerate() if thread.name == "reader"]
+  assert ended and set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("reader", ["tf", "threads"])
