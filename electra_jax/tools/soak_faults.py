@@ -86,12 +86,14 @@ class Interruption(NamedTuple):
   must_say: str = ""  # a pattern, if it ends with a status other than 0
 
 
+NOT_WRITTEN = "(cannot|could not) be written"
+
 INTERRUPTIONS = {
   "kill -9": Interruption(kill_at_random, (-signal.SIGKILL,), weight=6),
   "kill -9 in a checkpoint's write": Interruption(kill_inside_a_write, (-signal.SIGKILL,), weight=4),
   "SIGTERM": Interruption(terminate, (Interrupted.STATUS, -signal.SIGTERM), weight=2),  # before it trains: at once
-  "disk full": Interruption(leave_alone, (2,), weight=2, file_bytes=(300, 15_000), must_say="(cannot|could not) be written"),
-  "read-only workdir": Interruption(leave_alone, (2,), read_only=True, must_say="(cannot|could not) be written"),
+  "disk full": Interruption(leave_alone, (2,), weight=2, file_bytes=(300, 15_000), must_say=NOT_WRITTEN),
+  "read-only workdir": Interruption(leave_alone, (2,), read_only=True, must_say=NOT_WRITTEN),
   "second job, then kill -9": Interruption(second_job, (-signal.SIGKILL,)),
   "clock goes back, then kill -9": Interruption(kill_at_random, (-signal.SIGKILL,), weight=2, clock_goes_back=True),
 }
