@@ -17,8 +17,8 @@ MEETING_SECONDS = 300  # from the start of one process until all have joined: sc
 # at once by those that exchange numbers with it on CPUs; a GPU's collectives only wait.
 HEARTBEAT_SECONDS = 60
 # What jax, Gloo and NCCL say in the process that lives when another one is gone.
-LOST = re.compile(r"Gloo .*failed|NCCL|Connection (closed|reset) by peer|stopped sending heartbeats|"
-                  r"coordination service|Barrier.*failed|UNAVAILABLE", re.IGNORECASE)
+LOST = re.compile(r"Gloo .*failed|NCCL .*(failed|error)|stopped sending heartbeats|[Cc]oordination ?[Ss]ervice|"
+                  r"UNAVAILABLE: ")
 
 
 def start() -> None:
