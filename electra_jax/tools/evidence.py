@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
@@ -75,14 +75,11 @@ def run(arguments: list[str]) -> None:
     rows = claims.plan(name, FLAGS.out, FLAGS.flops, settings, only=only)
     print(claims.describe(name, rows), flush=True)
     runs.prepare(rows, place())
-    for number in range(2):  # rows of equal time come second, when speeds are known
-      runs.run(rows, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
-      before = [row.model.name for row in rows]
-      rows = [row for row in planned(FLAGS.out, name) if row.model.name not in before
-              and (not only or row.model.recipe in only)]
-      if not rows:
-        break
-      assert number == 0, "rows of equal time are planned once"
+    runs.run(rows, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
+    done = [row.model.name for row in rows]
+    later = [row for row in planned(FLAGS.out, name, only) if row.model.name not in done]  # of equal time
+    if later:
+      runs.run(later, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
     print("\n" + report.table(claims.CLAIMS[name], [one for one in collect(FLAGS.out) if one["claim"] == name]))
 
 
@@ -119,7 +116,7 @@ def read_facts(out: str, name: str) -> dict:
     return json.load(file)
 
 
-def planned(out: str, name: str) -> list[claims.Planned]:
+def planned(out: str, name: str, only: Sequence[str] = ()) -> list[claims.Planned]:
   """The models of a claim that was run, those of equal time too where the speeds are known."""
   facts = read_facts(out, name)
   rows = claims.plan(name, out, facts["flops"], facts["settings"])
@@ -129,7 +126,7 @@ def planned(out: str, name: str) -> list[claims.Planned]:
     speed = found.get("train/tokens_per_second")
     if speed and speed["steps"] == speed["planned_steps"]:
       speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed["value"]
-  return claims.plan(name, out, facts["flops"], facts["settings"], seconds_per_step=speeds)
+  return claims.plan(name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only)
 
 
 def collect(out: str) -> list[dict]:

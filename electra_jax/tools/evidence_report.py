@@ -149,7 +149,8 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
     f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs are in "
     "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning; each "
     "model was pre-trained once. The papers' numbers are of models that were trained for far longer, most of them "
-    "larger, and fine-tuned on all of GLUE's training examples: the order is what can be compared.", 125,
+    "larger, and fine-tuned on all of GLUE's training examples, ours on at most 12,000 of a task: the order is what "
+    "can be compared. Minutes are those of the training steps.", 125,
     break_long_words=False, break_on_hyphens=False)]
   for name, claim in CLAIMS.items():
     own = [row for row in rows if row["claim"] == name]

@@ -135,7 +135,7 @@ def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
 # ---- what came out ----
 
 
-def finish(row, score, loss):
+def finish(row, score, loss, speed=1e6):
   """A model's folder as its runs leave it; the score of seed i is `score` + i per cent."""
   folder = os.path.join(row.folder, "pretrain")
   os.makedirs(folder)
@@ -144,7 +144,7 @@ def finish(row, score, loss):
   given.log.tensorboard = False
   config_lib.save(os.path.join(folder, "config.json"), given, row.config)
   writer = metrics.MetricWriter(folder, given.log)
-  writer.write(row.num_steps, "train", {"mlm/loss": loss, "train/tokens_per_second": 1e6})
+  writer.write(row.num_steps, "train", {"mlm/loss": loss, "train/tokens_per_second": speed})
   writer.write(row.num_steps, "eval", {"mlm/loss": loss, "mlm/perplexity": 2.0, "time/goodput": 0.9})
   writer.close()
   for task in claims.GLUE:
@@ -184,6 +184,17 @@ def test_figures_table_and_verdict(tmp_path):
   assert "glue/average" not in partial and "glue/mnli" in partial
   assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
   assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
+  folder = tmp_path / "fast-vs-faithful"
+  folder.mkdir()
+  (folder / evidence.CLAIM_FILE).write_text(json.dumps({"flops": 1e14, "settings": [], "command": "cmd"}))
+  for row, speed in zip(claims.plan("fast-vs-faithful", str(tmp_path), 1e14), (1e6, 2e6)):
+    finish(row, 0.5, 3.0, speed)
+  rows = evidence.planned(str(tmp_path), "fast-vs-faithful")
+  assert [row.num_steps for row in rows] == [18, 18, 36]
+  assert {one["model"] for one in evidence.collect(str(tmp_path))} == {"faithful", "fast, equal FLOPs"}
 
 
 def test_new_figures_replace_those_of_the_same_models(tmp_path):
