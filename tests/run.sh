@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need beside what a run needs, then runs the linter and every test.
 # Usage: tests/run.sh [PYTEST_ARGUMENT...]
+#   tests/run.sh -m slow   those that are left out by default: four and eight processes, two network namespaces; minutes
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
