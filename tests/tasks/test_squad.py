@@ -81,6 +81,19 @@ def test_windows_cover_every_token_of_the_context_also_behind_a_long_question(tm
   assert sum(w["_owned"].sum() for w in windows) == 157  # each token begins answers in one window
 
 
+def test_a_window_without_the_answer_says_so(tmp_path):
+  context = " ".join(f"w{i:03d}" for i in range(60))
+  task = task_of(tmp_path, squad_json((context, "q ?", "w050", 250)), window_stride=8)
+  (windows,) = featurised(task, max_length=32)
+  inside = [bool((w["_offsets"][:, 0] == 250).any()) for w in windows]
+  assert True in inside and False in inside
+  for window, holds in zip(windows, inside):
+    assert window["is_impossible"] == (not holds)
+    if holds:
+      assert window["_offsets"][window["start"] - window["_begin"]].tolist() == [250, 254]
+    assert (window["start"] > 0) == (window["end"] > 0) == holds
+
+
 SPANS = {  # context, answer, its start -> the tokens' own slice
   "line break": ("ab\r\ncd", "cd", 4, "cd"),
   "double spaces": ("a  b   c d", "c", 7, "c"),

@@ -174,6 +174,10 @@ BAD = {  # (task, files, config keys, what the error names)
   "one label": ("own", {"a.jsonl": '{"text": "a", "label": "x"}\n'}, {}, ["nothing to tell apart", "a.jsonl:1"]),
   "text is a number": ("own", {"a.jsonl": '{"text": 3, "label": "x"}\n{"text": "b", "label": "y"}\n'},
                        {"dev_path": "a.jsonl"}, ["is no text", "a.jsonl:1: 3"]),
+  "a tag too few": ("tagging", {"a.jsonl": '{"tokens": ["a", "b"], "tags": ["O", "B-A"]}\n{"tokens": ["a"], "tags": '
+                                           '["O", "O"]}\n'},
+                    {"train_path": "a.jsonl", "dev_path": "a.jsonl", "text_fields": "tokens", "label_field": "tags"},
+                    ["not one tag for each word", "a.jsonl:2: 1 words, 2 tags"]),
   "unknown kind of file": ("own", {"a.xml": "<a>"}, {"train_path": "a.xml"}, ["kind of a data file", "a.xml"]),
 }
 
