@@ -191,7 +191,7 @@ def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running
   print(f"{row.model.name}: {', '.join(missing)}: {folder}", flush=True)
   log = os.path.join(row.folder, "glue.log")
   status = started.call(glue_command(row, tasks, step, place, device), log, device, place.glue_seconds,
-                        memory_share=0.9 / place.glue_at_once)
+                        memory_share=0.85 / place.glue_at_once)
   stopped = status in (Interrupted.STATUS, 128 + signal.SIGINT) or status < 0
   return _tail(log) if status and not (stopped and place.glue_seconds) else ""
 
