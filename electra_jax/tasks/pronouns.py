@@ -3,6 +3,7 @@
 RoBERTa section 5.1, with the margin ranking loss of Kocijan et al. (2019).
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -35,20 +36,19 @@ def make(name: str, config_task) -> Task:
   phrase, which ELECTRA's discriminator has not; and the pronoun is found by comparing WNLI's two sentences, where
   RoBERTa took its place from SuperGLUE's files.
 
-  Raises:
-    UserError: spaCy is asked for and not installed.
+  Reading and featurising raise a UserError where spaCy is asked for and not installed.
   """
   row = glue.GLUE["wnli"]
-  find = noun_phrases.FINDERS[config_task.noun_phrases]()
+  finder = functools.cache(noun_phrases.FINDERS[config_task.noun_phrases])  # a parser takes seconds to load
 
   def read(split: str) -> list[Example]:
     examples = glue.read("wnli", split, config_task.data_dir)
-    return pairs(examples, find) if split == "train" else examples
+    return pairs(examples, finder()) if split == "train" else examples
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts
     if len(hypotheses) == 1:  # to be judged
-      hypotheses += others(premise, hypotheses[0], find)
+      hypotheses += others(premise, hypotheses[0], finder())
     rows = [features.sequence(tokenizer, (premise, hypothesis), max_length, example.where, config_task.on_long_text)
             for hypothesis in hypotheses]
     size = 2 if len(example.texts) == 3 else 1

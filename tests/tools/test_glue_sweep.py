@@ -44,6 +44,13 @@ def test_the_best_median_wins_and_the_table_names_it(tmp_path):
   assert (tmp_path / "summary.md").read_text() == text
 
 
+def test_a_ranking_task_is_told_but_enters_no_average(tmp_path):
+  points = glue_sweep.grid(["wnli_ranking"], [], [])
+  finish(points[0], str(tmp_path), [0.5, 0.75])
+  text = glue_sweep.summarise(points, str(tmp_path), ensemble_size=0)
+  assert "| wnli_ranking | accuracy | recipe | recipe | 62.5 |" in text and "nine tasks): -" in text
+
+
 def test_a_failed_run_names_its_log(tmp_path, monkeypatch):
   monkeypatch.setattr(glue_sweep, "command", lambda *_: [sys.executable, "-c", "raise SystemExit('no such thing')"])
   with pytest.raises(UserError, match="1 of 1 runs failed") as caught:
