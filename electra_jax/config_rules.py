@@ -35,6 +35,7 @@ CHOICES = {
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.on_nonfinite": ("stop", "skip", "rollback"),
   "train.compute_dtype": ("bfloat16", "float32", "float16"),
+  "train.kernels": ("auto", "xla", "triton"),
   "train.remat": ("none", "full", "dots", "all_dots"),
   "optimizer.first_moment_dtype": ("float32", "bfloat16"),
   "optimizer.second_moment_dtype": ("float32", "bfloat16"),
@@ -227,7 +228,8 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
     yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
   rows = c.model.max_position_embeddings - c.model.position_offset
   if t.max_length > rows:
-    yield f"task.max_length {t.max_length} is longer than the {rows} positions of the model; longer texts are cut to it"
+    yield (f"task.max_length {t.max_length} is longer than the {rows} positions of the model: "
+           f"set --config.task.max_length={rows}; longer texts are cut to it")
   if t.patience_evals and t.select != "best":
     yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
   for key, neutral in PRETRAINING_ONLY.items():

@@ -205,7 +205,7 @@ def recipe(facts: Facts, num_samples: int) -> str:
 def hardware(facts: Facts, num_samples: int) -> str:
   """The devices of each start, and where the time went."""
   del num_samples
-  lines = [(start["time"].replace("+00:00", " UTC").replace("T", " "), f"{start['step']:,}",
+  lines = [(start["time"].replace("T", " ").replace("+00:00", " UTC"), f"{start['step']:,}",
             f"{start['num_devices']} × {start['device_kind']}"
             + (f", {start['device_memory_bytes'] / 2**30:.0f} GiB each" if start["device_memory_bytes"] else ""),
             start["num_processes"], start["cpu_cores"],
@@ -217,6 +217,8 @@ def hardware(facts: Facts, num_samples: int) -> str:
     total = sum(seconds.values())
     shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {duration(total)} were steps</h3>"
               + report_page.shares(seconds, duration))
+    if parts := time_spent(facts, "start"):
+      shown += "<h3>What a start takes</h3>" + report_page.shares(parts, duration)
   elif not facts.is_fine_tuning:
     shown += paragraph("Where the time went is written when a run ends or is asked to stop.", dim=True)
   return shown
@@ -279,13 +281,13 @@ def _unfinished_seeds(facts: Facts) -> list[dict]:
   return found
 
 
-def time_spent(facts: Facts) -> dict[str, float]:
-  """Seconds by purpose, of all starts that ended in order; {} if none has."""
+def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:
+  """Seconds by purpose, of all starts that ended in order; {} if none has. `of` start: what a start is made of."""
   spent: dict[str, float] = {}
   for row in facts.rows:
     for key, value in row.items():
-      if row["split"] == "time" and key.endswith("_seconds"):
-        name = key.removeprefix("time/").removesuffix("_seconds").replace("_", " ")
+      if row["split"] == "time" and key.startswith(f"{of}/") and key.endswith("_seconds"):
+        name = key.removeprefix(f"{of}/").removesuffix("_seconds").replace("_", " ")
         spent[name] = spent.get(name, 0.0) + value
   return spent if sum(spent.values()) > 0 else {}
 

@@ -17,7 +17,8 @@ from tests.tools.test_plot_run import electra_rows
 from tests.workdirs import make_workdir
 
 TIMES = {"split": "time", "time/start_seconds": 30.0, "time/data_wait_seconds": 0.0, "time/evaluation_seconds": 20.0,
-         "time/checkpoint_seconds": 0.0, "time/steps_seconds": 150.0, "time/goodput": 0.75}
+         "time/checkpoint_seconds": 0.0, "time/steps_seconds": 150.0, "time/goodput": 0.75,
+         "start/imports_seconds": 6.0, "start/compilation_seconds": 24.0}
 START = {"time": "2026-01-02T03:04:05+00:00", "step": 0, "device_kind": "NVIDIA H100 80GB HBM3", "num_devices": 8,
          "num_processes": 1, "mesh": {"data": 4, "fsdp": 2, "tensor": 1}, "cpu_cores": 16, "device_memory_bytes": 2**36}
 
@@ -88,6 +89,8 @@ def test_a_pretraining(workdir):
   assert "8 × NVIDIA H100 80GB HBM3, 64 GiB each" in page.sections["Hardware and time"]
   assert "75.0 % of 3.3 min were steps" in page.sections["Hardware and time"]
   assert "data=4, fsdp=2" in page.sections["Hardware and time"]
+  assert "2026-01-02 03:04:05 UTC" in page.sections["Hardware and time"]
+  assert "compilation 80.0 %" in page.sections["Hardware and time"]
   assert "Appendix C" in page.sections["Floating-point operations"]
   assert "No recipe has this size" in page.sections["Recipe"]
   assert "optimizer.learning_rate" in page.sections["Configuration"]
