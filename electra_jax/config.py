@@ -14,7 +14,7 @@ from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
-RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.accumulation_steps",
+RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.kernels", "train.accumulation_steps",
              "train.on_nonfinite", "train.max_skipped_steps", "train.max_rollbacks", "train.max_hours",
              "train.initial_loss_scale", "train.loss_scale_growth_steps",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",

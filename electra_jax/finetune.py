@@ -144,7 +144,8 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
 def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = make_transformer_config(config.model, num_tokens=start.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+                                        dtype=config.train.compute_dtype, remat=config.train.remat,
+                                        kernels=config.train.kernels)
   transformer = dataclasses.replace(transformer, num_labels=task.num_labels, pooler=config.task.pooler)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
                                    config.task.layer_decay_form)

@@ -82,7 +82,8 @@ def train(given, workdir: str) -> dict[str, float]:
   start_up.done("data")
 
   transformer = make_transformer_config(config.model, num_tokens=data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+                                        dtype=config.train.compute_dtype, remat=config.train.remat,
+                                        kernels=config.train.kernels)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
                               data.token_counts)
   tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, max_hours=config.train.max_hours)

@@ -31,6 +31,7 @@ RUN = {
   "python -m electra_jax.main --config=... --workdir=...":
     "tests/test_bad_input.py::test_sigterm_saves_and_ends_with_status_75",
   "python -m electra_jax.tools.ablate": "tests/tools/test_ablate.py::test_from_recipes_to_table",
+  "python -m electra_jax.tools.bench step": "tests/tools/test_bench_step.py::test_a_step_is_timed",
   "python -m electra_jax.tools.bench data": "tests/tools/test_bench_data.py::test_every_figure_is_there",
   "python -m electra_jax.tools.checkpoints": "tests/tools/test_checkpoints.py::test_main_prints_and_explains",
   "python -m electra_jax.tools.compile_check": "tests/tools/test_compile_check.py::test_meshes_of_eight_fake_devices",
@@ -67,7 +68,7 @@ RUN = {
 # How a command begins -> why no test runs it.
 NOT_RUN = {
   "python -m electra_jax.main --config=configs/base.py": "days of training; tests/test_pretrain.py runs small recipes",
-  "python -m electra_jax.tools.bench step": "it times a device for a minute; a machine that tests is no place for that",
+  "python -m tests.peers.step_peer": "it times PyTorch, too; a machine that tests is no place for that",
   "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",
   "launch/environment.sh": "it installs; tests/run.sh begins with it",
   "tests/run.sh": "it runs this very test",

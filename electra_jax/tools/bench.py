@@ -23,6 +23,8 @@ flags.DEFINE_integer("window_steps", 20, "Steps of a window.", lower_bound=1)
 flags.DEFINE_float("text_megabytes", 8.0, "Of the corpus that `data` prepares.", lower_bound=0.01)
 flags.DEFINE_float("seconds", 4.0, "That `data` reads with each reader and length.", lower_bound=0.01)
 flags.DEFINE_string("profile", "", "Folder for a profiler trace of one window; empty = none.")
+flags.DEFINE_bool("breakdown", False, "Also time the step without each of its parts; compiles it six times more.")
+flags.DEFINE_string("compare", "", "JSON file of an earlier `step`: the change against it is printed, too.")
 
 DATA_RECIPE = "configs/tiny.py"  # of `data` without --config, with a WordPiece vocabulary
 
@@ -33,6 +35,10 @@ USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic al
 
 Prints one line of JSON: tokens_per_second, step_ms (the median of the windows), mfu against the device's dense bfloat16
 peak and against a large matrix product measured in the same process, compile_seconds, peak_gib, loss.
+
+  python -m electra_jax.tools.bench step --config=configs/small.py --breakdown     what each part of the step costs
+  python -m electra_jax.tools.bench step --config=configs/small.py > before.json   then, after a change:
+  python -m electra_jax.tools.bench step --config=configs/small.py --compare=before.json
 
 Or times the data, without the train step:
 
@@ -59,9 +65,56 @@ def synthetic_batch(config) -> dict[str, np.ndarray]:
           "masked_weights": np.ones(positions.shape, np.float32)}
 
 
+# Part -> what a step without it has instead. Parts overlap (a generator has attention of its own), so they do not add
+# up to the step.
+PARTS = {
+  "attention dropout": {"model.attention_probs_dropout_prob": 0.0},
+  "all dropout": {"model.attention_probs_dropout_prob": 0.0, "model.hidden_dropout_prob": 0.0},
+  "half of the layers": {},  # filled in by `breakdown`
+  "generator and masked LM": {"generator.kind": "unigram"},
+  "LAMB's ratios": {"optimizer.name": "adamw"},
+  "kernels": {"train.kernels": "xla"},  # what the compiler's own code would cost instead: negative where it is slower
+}
+
+
+def breakdown(given, whole_ms: float, **how) -> dict[str, float]:
+  """Part -> milliseconds that the step takes less without it (`PARTS`)."""
+  parts = dict(PARTS)
+  parts["half of the layers"] = {"model.num_hidden_layers": max(1, given.model.num_hidden_layers // 2)}
+  if given.objective.name not in ("rtd", "electra_15", "replace_mlm", "all_tokens_mlm"):
+    del parts["generator and masked LM"]
+  if given.optimizer.name != "lamb":
+    del parts["LAMB's ratios"]
+  found = {}
+  for name, changes in parts.items():
+    without = given.copy_and_resolve_references()
+    without.update_from_flattened_dict(changes)
+    found[name] = round(whole_ms - time_step(config_lib.resolve(without), **how)["step_ms"], 3)
+  return found
+
+
+def compared(now: dict, path: str) -> str:
+  """A table of the figures of both, and the change in percent."""
+  try:
+    with open(path, encoding="utf-8") as file:
+      before = json.loads(file.read().strip().splitlines()[-1])
+  except (OSError, ValueError, IndexError) as error:
+    raise UserError("The figures to compare with cannot be read", got=f"{path}: {error}",
+                    allowed="a file with the line of JSON that `bench step` printed",
+                    fix="python -m electra_jax.tools.bench step --config=... > before.json") from error
+  lines = []
+  for name in ("tokens_per_second", "step_ms", "mfu", "share_of_matmul", "compile_seconds", "peak_gib"):
+    if before.get(name) and now.get(name) is not None:
+      lines.append(f"{name:20s} {before[name]:>14,} -> {now[name]:>14,}  {100 * (now[name] / before[name] - 1):+.1f} %")
+  changed = [name for name in ("device", "devices", "jax", "objective", "hidden_size", "sequence_length", "batch_size")
+             if before.get(name) != now.get(name)]
+  return "\n".join([*lines, *(f"not the same {name}: {before.get(name)} -> {now.get(name)}" for name in changed)])
+
+
 def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> dict:
   """The figures of one recipe; see USAGE."""
   import jax
+  import jax.numpy as jnp
 
   from electra_jax import flops, objectives, optim, pretrain, sharding, train_state
   from electra_jax.models.bert import make_transformer_config
@@ -69,13 +122,14 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> 
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
   transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat)
+                                        dtype=config.train.compute_dtype, remat=config.train.remat,
+                                        kernels=config.train.kernels)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
                               np.ones(config.data.tokenizer.vocab_size, int))
   tx, _ = optim.make(config.optimizer, config.train.num_steps)
   rows = synthetic_batch(config)
   key = jax.random.key(config.seed, impl=pretrain.prng_impl(config.train.prng_impl))
-  example = jax.tree.map(lambda x: x[:1], rows)
+  example = jax.tree.map(lambda x: jnp.asarray(x[:1]), rows)
   state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
   with jax.set_mesh(mesh):
     batch = sharding.put_batch(rows, mesh)
@@ -147,7 +201,13 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.bench step --config=configs/small.py")
   main_lib.start_jax()
   config = config_lib.resolve(FLAGS.config)
-  print(json.dumps(time_step(config, windows=FLAGS.windows, window_steps=FLAGS.window_steps, profile=FLAGS.profile)))
+  how = {"windows": FLAGS.windows, "window_steps": FLAGS.window_steps}
+  figures = time_step(config, **how, profile=FLAGS.profile)
+  if FLAGS.breakdown:
+    figures["without_ms"] = breakdown(FLAGS.config, figures["step_ms"], **how)
+  print(json.dumps(figures))
+  if FLAGS.compare:
+    print(compared(figures, FLAGS.compare))
 
 
 if __name__ == "__main__":
