@@ -17,16 +17,17 @@ class StepMemory:
   optimizer: int
   batch: int
   temporaries: int  # activations, gradients and the compiler's buffers, at their peak
+  program: int = 0  # its machine code: hundreds of MiB on a TPU
 
   @property
   def total(self) -> int:
     """What the step needs at its peak; the new state takes the place of the old one."""
-    return self.parameters + self.optimizer + self.batch + self.temporaries
+    return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
 
   def __str__(self) -> str:
     parts = ", ".join(f"{what} {format_bytes(size)}" for what, size in (
       ("parameters", self.parameters), ("optimizer", self.optimizer), ("batch", self.batch),
-      ("activations and other temporaries", self.temporaries)))
+      ("activations and other temporaries", self.temporaries), ("program", self.program)))
     return f"{format_bytes(self.total)} ({parts})"
 
 
@@ -42,7 +43,7 @@ def of_step(state, batch, compiled) -> StepMemory:
   new = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)  # what is not written over the old state
   params = bytes_per_device((state.params, state.ema_params))
   return StepMemory(params, bytes_per_device(state.opt_state), bytes_per_device(batch),
-                    analysis.temp_size_in_bytes + new)
+                    analysis.temp_size_in_bytes + new, analysis.generated_code_size_in_bytes)
 
 
 def at_start(train_step, state, batch, *more) -> str:
