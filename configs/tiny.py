@@ -12,7 +12,7 @@ from configs import common
 def get_config(argument: str | None = None):
   c = common.defaults()
   c.model.update(hidden_size=64, embedding_size=64, num_hidden_layers=3, num_attention_heads=4,
-                 intermediate_size=256, max_position_embeddings=64, initializer_range=0.1,  # 1 / sqrt(64), not 0.02
+                 intermediate_size=256, max_position_embeddings=64, initializer_range=0.07,  # 0.02 * sqrt(768 / 64)
                  hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
   c.generator.update(width_fraction=1 / 4, depth_fraction=1 / 3)
   c.data.update(path="pydoc:", format="FULL-SENTENCES", sequence_length=16, heldout_share=0.03)
