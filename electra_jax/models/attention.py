@@ -67,7 +67,7 @@ def _fused(product, bias, lengths, seeds, rate, interpret):
 
 def _fused_forward(product, bias, lengths, seeds, rate, interpret):
   if not gpu_attention.adds_bias(product.shape[1]):
-    product = product + bias.astype(product.dtype)
+    product = add_bias(product, bias)
   call = functools.partial(gpu_attention.forward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   context, log_sums = _on_local_heads(call, seeds, {"b": lengths, "bshtd": product, "htd": bias}, ("bshd", "bhs"))
   return context, (product, bias, lengths, seeds, context, log_sums)

@@ -59,6 +59,10 @@ def _keep(seeds, first_query, num_queries, first_key, num_keys, rate):
                             (first_key + jnp.arange(num_keys)).astype(jnp.uint32), rate)
 
 
+def _dropped(keep, x, rate):
+  return jnp.where(keep, x * np.float32(1 / (1 - rate)), 0.0)
+
+
 def _biased(product, bias):
   return product if bias is None else product + bias.astype(product.dtype)[None]
 
@@ -188,8 +192,7 @@ def _backward_all_keys(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, val
     dropped = weights
     if rate:
       keep = _keep(seeds, index * block, block, 0, length, rate)
-      dropped = jnp.where(keep, weights * np.float32(1 / (1 - rate)), 0.0)
-      d_weights = jnp.where(keep, d_weights * np.float32(1 / (1 - rate)), 0.0)
+      dropped, d_weights = _dropped(keep, weights, rate), _dropped(keep, d_weights, rate)
     d_value = d_value + _dot(dropped.astype(query.dtype), gradient, (0, 0))
     d_scores = weights * (d_weights - (weights * d_weights).sum(1)[:, None]) * scale
     d_scores = d_scores.astype(query.dtype)
@@ -223,8 +226,7 @@ def _backward_blocks(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, value
     dropped = weights
     if rate:
       keep = _keep(seeds, first_query, block, first_key, block, rate)
-      dropped = jnp.where(keep, weights * np.float32(1 / (1 - rate)), 0.0)
-      d_weights = jnp.where(keep, d_weights * np.float32(1 / (1 - rate)), 0.0)
+      dropped, d_weights = _dropped(keep, weights, rate), _dropped(keep, d_weights, rate)
     return dropped.astype(query.dtype), (weights * (d_weights - dots[:, None]) * scale).astype(query.dtype)
 
   key, value = _biased(key_ref[own_rows, :], key_bias), _biased(value_ref[own_rows, :], value_bias)

@@ -55,10 +55,14 @@ def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilo
     grid=(x.shape[0] // tile_rows,),
     in_specs=[pl.BlockSpec((3,), lambda i: (0,)), vector, vector, vector, rows, rows], out_specs=[rows, rows],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,
-    compiler_params=triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2),
+    compiler_params=_warps(padded),
     interpret=interpret, name="add_norm",
   )(_with_row(seeds, first_row), bias, scale, offset, x, y)
   return total.reshape(shape), out.reshape(shape)
+
+
+def _warps(padded: int) -> triton.CompilerParams:
+  return triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2)
 
 
 def _with_row(seeds, first_row):
@@ -113,7 +117,7 @@ def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon
              [rows] * (1 + len(gradients)),
     out_specs=[rows] * (2 if rate else 1) + [pl.BlockSpec((None, 3, padded), lambda i: (i, 0, 0))],
     out_shape=[flat] * (2 if rate else 1) + [jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)],
-    compiler_params=triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2),
+    compiler_params=_warps(padded),
     interpret=interpret, name="norm_gradients",
   )(_with_row(seeds, first_row), scale, *(x.reshape(flat.shape) for x in (total, *gradients)))
   dy = dy[0] if rate else dx
