@@ -52,7 +52,8 @@ class Checkpoints:
         with _reader() as reader:
           metadata = reader.metadata(path)
         _check_shapes(_saved_params(metadata), abstract.params, path)
-        parts = self._manager.restore(step, args=ocp.args.StandardRestore(_parts(abstract)))
+        as_saved = _counting_as(metadata, abstract)
+        parts = self._manager.restore(step, args=ocp.args.StandardRestore(_parts(as_saved)))
         _check_sums(metadata, parts)
       except UserError:
         raise
@@ -62,7 +63,7 @@ class Checkpoints:
         continue
       for damaged in steps[: len(faults)]:
         self._manager.delete(damaged)
-      return abstract._replace(**parts)
+      return _counting_like(abstract, as_saved._replace(**parts))
     if faults:
       raise UserError(f"None of the checkpoints in {self._directory} can be read", got="".join(faults),
                       allowed="at least one complete checkpoint of this model",
@@ -205,6 +206,19 @@ def _saved_params(metadata, part: str = "params") -> PyTree:
 def _parts(state: TrainState) -> dict[str, PyTree]:
   """The state without the fields that this run does not have; as it lies in a checkpoint."""
   return {name: part for name, part in state._asdict().items() if part is not None}
+
+
+def _counting_as(metadata, abstract: TrainState) -> TrainState:
+  """`abstract`, counting skipped updates if the checkpoint does: `train.on_nonfinite` may change between starts."""
+  is_there = "skipped_in_a_row" in metadata.item_metadata["default"].tree
+  return abstract._replace(skipped_in_a_row=abstract.step if is_there else None)  # both are one int32 everywhere
+
+
+def _counting_like(abstract: TrainState, state: TrainState) -> TrainState:
+  """The restored state without the count where `abstract` has none, from 0 where the checkpoint had none."""
+  if abstract.skipped_in_a_row is None:
+    return state._replace(skipped_in_a_row=None)
+  return state if state.skipped_in_a_row is not None else state._replace(skipped_in_a_row=0 * state.step)
 
 
 @jax.jit

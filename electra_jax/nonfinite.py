@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from electra_jax.errors import UserError
 
@@ -29,21 +29,30 @@ def skip_if_nonfinite(old: PyTree, new: PyTree, pairs: dict) -> tuple[PyTree, di
   return state, pairs | {SKIPPED: (1.0 - finite, jnp.ones(()))}
 
 
+def count_in_a_row(before: Array, was_skipped: Array) -> Array:
+  """Skipped updates in a row up to this one; it is in the state, so a checkpoint within such a row knows of it.
+
+  >>> count = jnp.int32(0)
+  >>> [int(count := count_in_a_row(count, jnp.bool_(skipped))) for skipped in (True, True, False, True)]
+  [1, 2, 0, 1]
+  """
+  return jnp.where(was_skipped, before + 1, 0)
+
+
 class Watch:
   """Looks at each log window of a run, as `train.on_nonfinite` and `train.max_skipped_steps` say.
 
   Args:
     config_train: the `train` branch of the config.
     num_rollbacks: how often the run has gone back so far; shown where it may.
-
-  It forgets a row of skipped steps that a restart interrupts, and counts from there.
+    in_a_row: skipped steps right before this start, from the state: a restart does not count anew.
   """
 
-  def __init__(self, config_train, num_rollbacks: int = 0):
+  def __init__(self, config_train, num_rollbacks: int = 0, in_a_row: int = 0):
     self._goes_back, self._num_rollbacks = config_train.on_nonfinite == "rollback", num_rollbacks
     self._skips = config_train.on_nonfinite != "stop" or config_train.compute_dtype == "float16"  # overflows are usual
     self._most = config_train.max_skipped_steps
-    self._in_a_row = 0
+    self._in_a_row = in_a_row
 
   def check(self, window: list[dict], values: dict[str, float], step: int) -> dict[str, float]:
     """The window's metrics to log, with the number of skipped steps in place of their share.

@@ -117,7 +117,7 @@ def train(given, workdir: str) -> dict[str, float]:
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
   phase, batch_size, window, evaluated_step = None, None, [], None
-  watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)))
+  watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
@@ -280,8 +280,10 @@ def update(state: TrainState, batch, seconds=None, *, objective, phase, tx, rng,
     new = new._replace(ema_params=averaging.follow(state.ema_params, params, ema_decay, state.step))
   if skip_nonfinite or state.loss_scale is not None:
     new, pairs = nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs)
-  if state.loss_scale is not None:
     was_skipped = pairs[nonfinite.SKIPPED][0] > 0
+  if state.skipped_in_a_row is not None:
+    new = new._replace(skipped_in_a_row=nonfinite.count_in_a_row(state.skipped_in_a_row, was_skipped))
+  if state.loss_scale is not None:
     new = new._replace(loss_scale=loss_scaling.adjusted(state.loss_scale, was_skipped, growth_steps))
     pairs["train/loss_scale"] = (state.loss_scale.scale, one)
   return new, pairs

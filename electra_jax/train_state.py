@@ -14,7 +14,7 @@ from electra_jax import loss_scaling, sharding
 class TrainState(NamedTuple):
   """`step` counts finished optimizer updates. No random state: every key is folded from (seed, step).
 
-  The last two are None, and in no checkpoint, where the config does not ask for them.
+  The last three are None, and in no checkpoint, where the config does not ask for them.
   """
 
   step: Array
@@ -22,12 +22,14 @@ class TrainState(NamedTuple):
   opt_state: PyTree
   ema_params: PyTree = None  # train.ema_decay: the moving average of params
   loss_scale: loss_scaling.LossScale | None = None  # train.compute_dtype=float16
+  skipped_in_a_row: Array | None = None  # int32, up to this step; where updates that are not finite are left out
 
 
 def parts(config_train) -> dict:
   """The options of `abstract_state` and `init_state`, by the `train` branch of a resolved config."""
-  return {"ema": config_train.ema_decay > 0,
-          "loss_scale": config_train.initial_loss_scale if config_train.compute_dtype == "float16" else None}
+  is_half = config_train.compute_dtype == "float16"
+  return {"ema": config_train.ema_decay > 0, "loss_scale": config_train.initial_loss_scale if is_half else None,
+          "counts_skips": config_train.on_nonfinite != "stop" or is_half}
 
 
 def abstract_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **options) -> TrainState:
@@ -44,9 +46,9 @@ def abstract_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **
   opt_state = optax.tree_map_params(tx, lambda _, place: place, shapes.opt_state, params,
                                     transform_non_params=lambda _: replicated)
   ema = None if shapes.ema_params is None else params
-  loss_scale = jax.tree.map(lambda _: replicated, shapes.loss_scale)
+  counts = jax.tree.map(lambda _: replicated, (shapes.loss_scale, shapes.skipped_in_a_row))
   return jax.tree.map(lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
-                      shapes, TrainState(replicated, params, opt_state, ema, loss_scale))
+                      shapes, TrainState(replicated, params, opt_state, ema, *counts))
 
 
 def init_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **options) -> TrainState:
@@ -56,11 +58,12 @@ def init_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **opti
     return jax.jit(lambda: _create(init_params, tx, **options), out_shardings=shardings)()
 
 
-def _create(init_params, tx: optax.GradientTransformation, ema: bool = False,
-            loss_scale: float | None = None) -> TrainState:
+def _create(init_params, tx: optax.GradientTransformation, ema: bool = False, loss_scale: float | None = None,
+            counts_skips: bool = False) -> TrainState:
   params = init_params()
   return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), params if ema else None,
-                    None if loss_scale is None else loss_scaling.start(loss_scale))
+                    None if loss_scale is None else loss_scaling.start(loss_scale),
+                    jnp.zeros((), jnp.int32) if counts_skips else None)
 
 
 def with_params(state: TrainState, params: PyTree) -> TrainState:

@@ -226,3 +226,17 @@ def test_it_gives_up_and_goes_further_back_each_time(run, tmp_path, monkeypatch)
   (tmp_path / "run/rollbacks.json").write_text("[{}]")
   with pytest.raises(UserError, match="cannot be read"):
     rollbacks.read(str(tmp_path / "run"))
+
+
+def test_a_restart_within_skipped_steps_counts_on(run, tmp_path, monkeypatch):
+  """Updates 6 to 9 are bad, a start ends after 7: the next knows of two, and 8 is the third. So a run that may change
+  its policy on the way: `stop` reads a checkpoint with a count, `rollback` one without."""
+  bad_data(monkeypatch, lambda place: 5 * 8 <= place < 9 * 8)
+  whole = run("run", train__num_steps=12, **ROLLBACK)
+  policies = ("stop", "rollback", "rollback", "rollback")
+  for num_steps, policy in zip((2, 4, 7, 12), policies):
+    rows = run("parts", train__num_steps=num_steps, **{**ROLLBACK, "train__on_nonfinite": policy})
+  assert rollbacks.read(str(tmp_path / "parts")) == [Detour(4, 8)] == rollbacks.read(str(tmp_path / "run"))
+  assert rows[-1]["loss"] == whole[-1]["loss"] and rows[-1]["train/rollbacks"] == 1
+  jax.tree.map(np.testing.assert_array_equal, params_of(tmp_path / "parts", 12), params_of(tmp_path / "run", 12))
+  run("parts", train__num_steps=14, **{**ROLLBACK, "train__on_nonfinite": "stop"})
