@@ -1,6 +1,7 @@
 """Do float16, averages, moments in bfloat16, norms and the z-loss do what they say? On a table, and on a masked LM."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -203,3 +204,33 @@ def test_z_loss_is_added_and_shown_and_leaves_perplexity_alone(monkeypatch):
   assert float(shown["mlm/z_loss"][0]) == pytest.approx(expected, rel=1e-5) and "mlm/z_loss" not in plain_metrics
   assert float(shown["mlm/loss"][0]) == float(plain_metrics["mlm/loss"][0])
   assert float(jax.grad(lambda x: z_loss.squared_log_z(x, batch["masked_weights"]))(logits).sum()) > 0
+
+
+@pytest.mark.parametrize("name,logits_of,weights_of", [
+  ("replace_mlm", lambda logits: logits, lambda batch: batch["masked_weights"]),
+  ("all_tokens_mlm", lambda logits: (jnp.zeros(logits.shape[:2]), logits), lambda batch: batch["attention_mask"]),
+])
+def test_z_loss_holds_the_kept_encoder_too(monkeypatch, name, logits_of, weights_of):
+  """Where it is a masked LM of its own, beside the generator: at every position that its loss counts."""
+  batch, config = make_batch(), ConfigDict(tiny_config(name).to_dict())
+  transformer = make_transformer_config(FrozenConfigDict(config.model), num_tokens=100, dtype="float32")
+  module, weights = getattr(objectives, name), weights_of(batch)
+  logits = jax.random.normal(jax.random.key(1), (*weights.shape, 100)) + 3
+  nothing = (0.0, {}, generators.Corruption(batch["input_ids"], weights > 1, batch["masked_ids"]))
+  monkeypatch.setattr(generators, "make", lambda *arguments: lambda *arguments: nothing)
+  model = SimpleNamespace(apply=lambda *arguments, **options: logits_of(logits))
+  monkeypatch.setattr(module, "make_model", lambda *arguments: model)
+  config.objective.encoder_mlm_weight = 2.0
+  found = {}
+  for z_loss_weight in (0.0, 0.1):
+    config.objective.z_loss_weight = z_loss_weight
+    objective = module.make(transformer, config.generator, config.objective, 9)
+    targets = objective.count_targets(batch)
+    found[z_loss_weight] = objective.phases[0].loss({}, batch, jax.random.key(2), True, targets)
+  (plain, plain_metrics), (loss, shown) = found[0.0], found[0.1]
+  log_z = np.log(np.exp(np.asarray(logits, np.float64)).sum(-1))
+  expected = (np.asarray(weights) * log_z**2).sum()
+  assert float(shown[f"{name}/z_loss"][0]) == pytest.approx(expected, rel=1e-5)
+  assert float(loss - plain) == pytest.approx(2 * 0.1 * expected / float(weights.sum()), rel=1e-4)
+  assert {key: float(value[0]) for key, value in plain_metrics.items()}.items() <= {
+    key: float(value[0]) for key, value in shown.items()}.items()

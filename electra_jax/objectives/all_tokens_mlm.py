@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import generators, losses
+from electra_jax.objectives import generators, losses, z_loss
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -73,9 +73,11 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
                                             rngs={"dropout": encoder_rng})
     real = batch["attention_mask"].astype(jnp.float32)
     encoder_loss = -jnp.sum(real * log_likelihood(gate_logits, vocab_logits, corruption.ids, batch["input_ids"]))
-    total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
     metrics |= {"all_tokens_mlm/loss": (encoder_loss, real.sum()),
                 **losses.detection_metrics(-gate_logits, corruption.is_replaced, real)}
+    encoder_loss, metrics = z_loss.add(encoder_loss, metrics, vocab_logits, real, config_objective.z_loss_weight,
+                                       name="all_tokens_mlm")
+    total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
     return total, metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
