@@ -7,5 +7,5 @@ from configs.evidence import bert_small
 def get_config(argument: str | None = None):
   c = bert_small.get_config()
   c.train.batch_size = 1024
-  c.optimizer.learning_rate = 1.4e-3
+  c.optimizer.learning_rate = 7e-4
   return common.variant(c, argument)
