@@ -1,9 +1,6 @@
 """Would a recipe fit into a TPU slice that is not here, and how fast could it be? Its real train step, compiled."""
 
-import contextlib
-import functools
 import math
-import os
 import re
 import sys
 import time
@@ -17,12 +14,15 @@ from electra_jax import config as config_lib
 from electra_jax import flops
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
+from electra_jax.tools import compile_program
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
 flags.DEFINE_string("topology", None, "The slice: v4:4x4x4, v5e:16x16, v5p:4x4x8, v6e:8x8; or cpu:8, fake CPU devices.")
 flags.DEFINE_multi_string("mesh", [], "Axes that differ from data=-1,fsdp=1,tensor=1, as in --mesh=fsdp=16,tensor=2; "
                           "several are compared. Without it, the recipe's mesh.")
+flags.DEFINE_bool("memory_only", False, "Stop the compiler for TPUs once the memory is assigned: in a fraction of the "
+                  "time, but without machine code, the compiler's counts, and the two times that follow from them.")
 
 USAGE = """Compiles the train step of a recipe for devices that are not here; no array is made, no hardware is needed.
 
@@ -35,12 +35,11 @@ For each mesh: the memory of a chip against what it has, operations and bytes by
 collectives of the program, and the time of a step with its MFU, thrice. At best: by data sheet, with each byte of state
 and temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
 At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too.
-Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
+Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size; with
+--memory_only 1 to 2. The program's machine code, some hundred MiB, is then not in the memory.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
-LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
 TRIES_OF_REMAT = {"none": "dots", "all_dots": "dots", "dots": "full"}
-MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
 
 
 class Report(NamedTuple):
@@ -54,61 +53,6 @@ class Report(NamedTuple):
   collectives: tuple = ()
   roofline: object = None  # compile_roofline.Roofline; None on CPU
   seconds: float = 0.0  # that tracing and compiling took
-
-
-def make_devices(topology: str) -> list:
-  """The devices of `v5e:16x16` or `cpu:8`; they can be compiled for, not computed on.
-
-  Raises:
-    UserError: there is no such slice, or the compiler for TPUs is not installed.
-  """
-  from electra_jax.tools.compile_roofline import CHIPS
-
-  match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology or "")
-  chip, sides = match.groups() if match else ("", "")
-  wanted = 1 if chip == "cpu" else CHIPS[chip].dimensions if chip in CHIPS else 0
-  if not wanted or len(sides.split("x")) != wanted or "0" in sides.split("x"):
-    raise UserError("--topology names no slice", got=repr(topology), allowed=f"CHIP:SIDES with a chip of "
-                    f"{', '.join(CHIPS)} and two sides (v5e, v6e) or three (v4, v5p); or cpu:NUMBER",
-                    fix="for example --topology=v5e:16x16, v5p:4x4x8 or cpu:8")
-  count = math.prod(int(side) for side in sides.split("x"))
-  if chip != "cpu" and count > CHIPS[chip].largest:
-    raise UserError("No slice is that large", got=f"{count} chips in {topology}",
-                    allowed=f"at most {CHIPS[chip].largest} chips of {chip}",
-                    fix="choose smaller sides; for example --topology=v5e:16x16 or v5p:8x8x16")
-  return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides)
-
-
-def _cpu_devices(count: int) -> list:
-  import jax
-
-  with contextlib.suppress(RuntimeError):  # jax has started already
-    jax.config.update("jax_num_cpu_devices", count)
-  devices = jax.devices("cpu")
-  if len(devices) < count:
-    raise UserError("There are too few CPU devices", got=f"{len(devices)} for cpu:{count}", allowed=f"{count} or more",
-                    fix="unset XLA_FLAGS and JAX_NUM_CPU_DEVICES, and start the tool anew")
-  return devices[:count]
-
-
-def _tpu_devices(chip: str, sides: str) -> list:
-  try:
-    import libtpu  # noqa: F401 - jax loads it
-  except ImportError as error:
-    raise UserError("The compiler for TPUs is missing", got="no module libtpu", allowed="an installed libtpu (Linux)",
-                    fix=f"pip install {LIBTPU}") from error
-  from jax.experimental import topologies
-
-  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # no cloud tells it where it runs
-  os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of this host, which has none: else libtpu complains
-  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several may compile at once: none touches a chip
-  try:
-    return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", **MEGACORE.get(chip, {})).devices)
-  except Exception as error:  # jaxlib's own, of several kinds
-    raise UserError("libtpu knows no such slice", got=f"{chip}:{sides}: {str(error).splitlines()[0]}",
-                    allowed="sides that hosts of 2x2 chips fill, within the chip's largest slice",
-                    fix="for example --topology=v5e:2x2, v5e:16x16, v4:2x2x1 or v5p:4x4x8") from error
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -129,67 +73,12 @@ def parse_mesh(text: str) -> dict[str, int]:
   return mesh | {"data": 1}  # one axis takes the rest
 
 
-def compile_step(config, devices: list):
-  """(state, batch, compiled): the train step of the last phase, for these devices; state and batch are abstract.
-
-  Args:
-    config: a resolved config.
-
-  Raises:
-    UserError: the mesh, the batch or the sizes do not fit the devices.
-  """
-  import jax
-  import jax.numpy as jnp
-  import numpy as np
-
-  from electra_jax import objectives, optim, pretrain, sharding, train_state
-  from electra_jax.models.bert import make_transformer_config
-
-  mesh = sharding.make_mesh(config.mesh, devices)
-  steps = config.train.accumulation_steps
-  sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
-  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
-                              np.ones(config.data.tokenizer.vocab_size, int))
-  tx, _ = optim.make(config.optimizer, config.train.num_steps)
-  # `auto` asks for the backend of this process; it must be that of the target.
-  impl = config.train.prng_impl
-  if impl == "auto":
-    impl = "threefry2x32" if devices[0].platform == "cpu" else "rbg"
-  key = jax.random.key(config.seed, impl=impl)
-  shapes = batch_shapes(config)
-  example = {name: jnp.zeros((1, *shape[1:]), dtype) for name, (shape, dtype) in shapes.items()}
-  state = train_state.abstract_state(functools.partial(objective.init, key, example), tx, mesh,
-                                     **train_state.parts(config.train))
-  batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
-           for name, (shape, dtype) in shapes.items()}
-  with jax.set_mesh(mesh):
-    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[-1], tx=tx, rng=key,
-                                    accumulation_steps=steps, **pretrain.step_options(config))
-    return state, batch, step.lower(state, batch).compile()
-
-
-def batch_shapes(config) -> dict[str, tuple[tuple[int, ...], type]]:
-  """Name -> (shape, dtype) of the arrays of a global batch."""
-  import numpy as np
-
-  from electra_jax.data.pipeline import BATCH_DTYPES
-
-  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
-  shapes = {name: ((rows, slots if name in ("masked_positions", "masked_ids", "masked_weights") else length), dtype)
-            for name, dtype in BATCH_DTYPES.items()}
-  if config.data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
-    shapes["nsp_label"] = ((rows,), np.int32)
-  return shapes
-
-
 def check(config, devices: list, chip=None) -> Report:
   """Compiles one mesh and measures the program.
 
   Args:
     config: a resolved config.
-    devices: of `make_devices`.
+    devices: of `compile_program.make_devices`.
     chip: a row of compile_roofline.CHIPS; None for CPU devices.
   """
   import jax
@@ -199,12 +88,13 @@ def check(config, devices: list, chip=None) -> Report:
 
   start = time.monotonic()
   mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
+  state, batch, lower = compile_program.lower_step(config, devices)
   try:
-    state, batch, compiled = compile_step(config, devices)
+    compiled = lower().compile()
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    return Report(mesh, out_of_memory(str(error)), seconds=time.monotonic() - start)
+    return Report(mesh, compile_program.out_of_memory(str(error)), seconds=time.monotonic() - start)
   seconds = time.monotonic() - start
   step_memory = memory.of_step(state, batch, compiled)
   cost, steps = compiled.cost_analysis(), config.train.accumulation_steps
@@ -220,17 +110,32 @@ def check(config, devices: list, chip=None) -> Report:
   return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds)
 
 
-def out_of_memory(message: str) -> str:
-  """What the compiler says that a program lacks, in a few words.
+def check_memory(config, devices: list, chip, topology: str) -> Report:
+  """`check`, as far as is known once the memory is assigned; the operations are those of the matrix products.
 
-  >>> out_of_memory("RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (19.58G) exceeds HBM (15.75G).")
-  'temporaries 19.58G of 15.75G'
+  Args:
+    topology: that of the devices, TPUs.
   """
-  temporaries = re.search(r"temporaries \(([\d.]+\w)\) exceeds[^(]*\(([\d.]+\w)\)", message)
-  if temporaries:
-    return "temporaries {} of {}".format(*temporaries.groups())
-  used = re.search(r"Used ([\d.]+\w) of ([\d.]+\w)", message)
-  return "{} of {}".format(*used.groups()) if used else message.splitlines()[0]
+  from electra_jax import memory, sharding
+  from electra_jax.tools import compile_collectives, compile_memory, compile_roofline
+
+  start = time.monotonic()
+  mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
+  state, batch, _ = compile_program.lower_step(config, devices)
+  assigned = compile_memory.until_assigned(config, topology)
+  seconds = time.monotonic() - start
+  if assigned.fault:
+    return Report(mesh, assigned.fault, seconds=seconds)
+  params, opt_state, rows = (memory.bytes_per_device(part)
+                             for part in ((state.params, state.ema_params), state.opt_state, batch))
+  step_memory = memory.StepMemory(params, opt_state, rows, assigned.total - params - opt_state - rows)
+  program_flops = compile_memory.product_flops(assigned.hlo)
+  collectives = compile_collectives.parse(assigned.hlo, len(devices))
+  roofline = compile_roofline.estimate(
+    chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
+    least_bytes=2 * (params + opt_state + config.train.accumulation_steps * step_memory.temporaries), most_bytes=0,
+    collectives=collectives)
+  return Report(mesh, "", step_memory, program_flops, 0.0, collectives, roofline, seconds)
 
 
 def verdict(report: Report, config, hbm: float) -> str:
@@ -269,11 +174,13 @@ def show(reports: list[Report], config, devices: list, chip, console: Console) -
     needs, roofline = report.memory, report.roofline
     times = ("", "", "", "")
     if roofline:
-      times = (_time(roofline.seconds, roofline.mfu), roofline.limit,
-               _time(roofline.expected_seconds, roofline.expected_mfu),
+      times = (_time(roofline.seconds, roofline.mfu), roofline.limit, "", "")
+    if roofline and report.program_bytes:
+      times = (*times[:2], _time(roofline.expected_seconds, roofline.expected_mfu),
                _time(roofline.most_seconds, roofline.least_mfu))
+    moved = f"{report.program_bytes / 1e9:.3g}" if report.program_bytes else ""
     sizes = (memory.format_bytes(size) for size in (needs.parameters + needs.optimizer, needs.temporaries, needs.total))
-    table.add_row(mesh, *sizes, f"{report.program_flops / 1e12:.3g}", f"{report.program_bytes / 1e9:.3g}",
+    table.add_row(mesh, *sizes, f"{report.program_flops / 1e12:.3g}", moved,
                   f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, seconds, said)
   console.print(table)
   needed = flops.model_flops(config).per_step / len(devices) / 1e12
@@ -306,14 +213,15 @@ def main(argv: list[str]) -> None:
 
   jax.config.update("jax_platforms", "cpu")  # whatever this machine has: nothing is computed
   meshes = [parse_mesh(text) for text in FLAGS.mesh] or [FLAGS.config.mesh.to_dict()]
-  devices, chip = make_devices(FLAGS.topology), CHIPS.get(FLAGS.topology.split(":")[0])
+  devices, chip = compile_program.make_devices(FLAGS.topology), CHIPS.get(FLAGS.topology.split(":")[0])
   console = Console(highlight=False, width=max(170, Console().width))
   reports = []
   for mesh in meshes:
     FLAGS.config.mesh.update(mesh)
     config = config_lib.resolve(FLAGS.config)
     console.print(f"compiling {len(reports) + 1} of {len(meshes)} meshes: {_mesh_name(mesh)}")
-    reports.append(check(config, devices, chip))
+    reports.append(check_memory(config, devices, chip, FLAGS.topology) if FLAGS.memory_only and chip else
+                   check(config, devices, chip))
   show(reports, config, devices, chip, console)
 
 

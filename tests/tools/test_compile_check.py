@@ -7,7 +7,14 @@ import pytest
 from configs import tiny
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
-from electra_jax.tools import compile_check, compile_collectives, compile_kernels, compile_roofline
+from electra_jax.tools import (
+  compile_check,
+  compile_collectives,
+  compile_kernels,
+  compile_memory,
+  compile_program,
+  compile_roofline,
+)
 
 # What the compiler writes: a loop of four micro-batches, one collective in two fusions of one channel, a started one,
 # a tuple, and a group of one device, which sends nothing.
@@ -92,7 +99,7 @@ def test_meshes_of_eight_fake_devices(config, capsys):
 
   from electra_jax import flops
 
-  devices = compile_check.make_devices("cpu:8")
+  devices = compile_program.make_devices("cpu:8")
   resolved, whole = _check(config, "data=8", devices)
   _, split = _check(config, "fsdp=4,tensor=2", devices)
   assert split.mesh == {"data": 1, "fsdp": 4, "tensor": 2}
@@ -146,11 +153,11 @@ def test_roofline_takes_the_largest_bound():
 
 
 @pytest.mark.parametrize("call,got", [
-  (lambda: compile_check.make_devices("v5e"), "'v5e'"),
-  (lambda: compile_check.make_devices("v7:2x2"), "'v7:2x2'"),
-  (lambda: compile_check.make_devices("v4:4x4"), "'v4:4x4'"),
-  (lambda: compile_check.make_devices("cpu:64"), "for cpu:64"),
-  (lambda: compile_check.make_devices("v5e:32x32"), "1024 chips in v5e:32x32"),
+  (lambda: compile_program.make_devices("v5e"), "'v5e'"),
+  (lambda: compile_program.make_devices("v7:2x2"), "'v7:2x2'"),
+  (lambda: compile_program.make_devices("v4:4x4"), "'v4:4x4'"),
+  (lambda: compile_program.make_devices("cpu:64"), "for cpu:64"),
+  (lambda: compile_program.make_devices("v5e:32x32"), "1024 chips in v5e:32x32"),
   (lambda: compile_check.parse_mesh("model=2"), "'model=2'"),
   (lambda: compile_check.parse_mesh("fsdp=0"), "'fsdp=0'"),
 ])
@@ -163,7 +170,7 @@ def test_mistakes_are_told_in_four_parts(call, got):
 
 def test_a_mesh_must_use_every_device(config):
   with pytest.raises(UserError, match="does not use every device"):
-    _check(config, "data=3", compile_check.make_devices("cpu:8"))
+    _check(config, "data=3", compile_program.make_devices("cpu:8"))
 
 
 def test_the_recipe_may_stand_alone():
@@ -173,9 +180,61 @@ def test_the_recipe_may_stand_alone():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
-                    reason=f"the compiler for TPUs is not installed (pip install {compile_check.LIBTPU})")
+                    reason=f"the compiler for TPUs is not installed (pip install {compile_program.LIBTPU})")
 def test_slices_have_their_chips():
   for topology, count in (("v5e:16x16", 256), ("v4:4x4x4", 64), ("v5p:8x8x16", 1024), ("v6e:2x2", 4)):
-    assert len(compile_check.make_devices(topology)) == count, topology
+    assert len(compile_program.make_devices(topology)) == count, topology
   with pytest.raises(UserError, match="libtpu knows no such slice"):
-    compile_check.make_devices("v5e:3x3")
+    compile_program.make_devices("v5e:3x3")
+
+
+# A product over 4 values, one of a batch of 3 (its window meets one value each), one over windows of 2; in a loop of 5.
+PRODUCTS = """HloModule jit_update
+
+%body (s: (s32[], f32[8,6])) -> (s32[], f32[8,6]) {
+  %x = bf16[8,4]{1,0} parameter(0)
+  %k = bf16[4,6]{1,0} parameter(1)
+  %plain = bf16[8,6]{1,0} convolution(%x, %k), dim_labels=bf_io->bf
+  %b = bf16[3,4,6]{2,1,0} parameter(2)
+  %batch = bf16[3,8,6]{2,1,0} convolution(%y, %b), window={size=3 stride=2 lhs_dilate=3}, dim_labels=0bf_0io->0bf
+  %w = bf16[4,6,2]{2,1,0} parameter(3)
+  ROOT %windows = bf16[1,8,6]{2,1,0} convolution(%z, %w), window={size=2}, dim_labels=0bf_io0->0bf
+}
+
+ENTRY %main (p: f32[8,6]) -> f32[8,6] {
+  ROOT %w = (s32[], f32[8,6]) while(%t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+}
+"""
+
+
+def test_operations_of_a_written_program():
+  assert compile_memory.product_flops(PRODUCTS) == 5 * 2 * (8 * 6 * 4 + 3 * 8 * 6 * 4 + 8 * 6 * 4 * 2)
+
+
+@pytest.mark.parametrize("script,found", [
+  ("sleep 9", ("", 1234, PRODUCTS)),  # killed, as all is known
+  ("exit 0", ("", 1234, PRODUCTS)),
+  ("rm -f *report.txt; echo 'RESOURCE_EXHAUSTED: Used 20.1G of 15.75G hbm' >&2; exit 1", ("20.1G of 15.75G", 0, "")),
+])
+def test_memory_is_read_from_what_the_compiler_notes(config, monkeypatch, script, found):
+  report = "Memory Space: default (color=0)\nTotal bytes: 1234 (1.2KiB)\nMemory Space: vmem (color=1)\n"
+  child = ("import os, subprocess, sys; os.chdir(sys.argv[1]); name = 'module_0000.jit_update.cl_1.{}.txt'.format\n"
+           f"open(name('after_optimizations_after_buffer_assignment'), 'w').write({PRODUCTS!r})\n"
+           f"open(name('after_optimizations-memory-usage-report'), 'w').write({report!r})\n"
+           f"os.execvp('sh', ['sh', '-c', {script!r}])")
+  monkeypatch.setattr(compile_memory, "CHILD", child)
+  assert compile_memory.until_assigned(config_lib.resolve(config), "v5e:2x2") == found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
+                    reason=f"the compiler for TPUs is not installed (pip install {compile_program.LIBTPU})")
+def test_memory_without_machine_code_is_that_of_the_whole(config):
+  devices, chip = compile_program.make_devices("v5e:2x2"), compile_roofline.CHIPS["v5e"]
+  config.mesh.update(compile_check.parse_mesh("data=4"))
+  resolved = config_lib.resolve(config)
+  early = compile_check.check_memory(resolved, devices, chip, "v5e:2x2")
+  whole = compile_check.check(resolved, devices, chip)
+  # Here nearly all temporaries live in the fast memory; some MiB of small buffers are assigned, and not counted later.
+  assert 0 <= early.memory.temporaries - whole.memory.temporaries < 2**23
+  assert early.memory.parameters == whole.memory.parameters and early.memory.optimizer == whole.memory.optimizer
+  assert early.collectives == whole.collectives and 0 < early.program_flops <= whole.program_flops
