@@ -119,7 +119,7 @@ def test_a_run_ends_when_its_hours_are_spent(run, tmp_path, monkeypatch, capfd):
 
 
 def test_every_example_comes_in_order_whatever_the_sizes():
-  sizes = batch_schedule.stages(types.SimpleNamespace(batch_size=32, initial_batch_size=4, batch_size_ramp_steps=7))
+  sizes = batch_schedule.sizes(types.SimpleNamespace(batch_size=32, initial_batch_size=4, batch_size_ramp_steps=7))
   assert sizes == (Stage(0, 4), Stage(2, 8), Stage(4, 16), Stage(7, 32))
   schedule = BatchSchedule(sizes)
   place = 0
@@ -228,7 +228,7 @@ def test_it_gives_up_and_goes_further_back_each_time(run, tmp_path, monkeypatch)
     rollbacks.read(str(tmp_path / "run"))
 
 
-def test_a_restart_within_skipped_steps_counts_on(run, tmp_path, monkeypatch):
+def test_a_restart_within_skipped_steps_counts_on(run, tmp_path, monkeypatch, capfd):
   """Updates 6 to 9 are bad, a start ends after 7: the next knows of two, and 8 is the third. So a run that may change
   its policy on the way: `stop` reads a checkpoint with a count, `rollback` one without."""
   bad_data(monkeypatch, lambda place: 5 * 8 <= place < 9 * 8)
@@ -239,4 +239,7 @@ def test_a_restart_within_skipped_steps_counts_on(run, tmp_path, monkeypatch):
   assert rollbacks.read(str(tmp_path / "parts")) == [Detour(4, 8)] == rollbacks.read(str(tmp_path / "run"))
   assert rows[-1]["loss"] == whole[-1]["loss"] and rows[-1]["train/rollbacks"] == 1
   jax.tree.map(np.testing.assert_array_equal, params_of(tmp_path / "parts", 12), params_of(tmp_path / "run", 12))
+  capfd.readouterr()
   run("parts", train__num_steps=14, **{**ROLLBACK, "train__on_nonfinite": "stop"})
+  said = capfd.readouterr()  # each start says what a device needs
+  assert (said.out + said.err).count("memory of each device: ") == 1
