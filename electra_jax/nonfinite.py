@@ -67,10 +67,15 @@ class Watch:
       Diverged: likewise, where the run is to go back.
     """
     if not self._skips:
-      bad = [f"{name} is {values[name]}" for name in ("loss", "train/gradient_norm") if not np.isfinite(values[name])]
+      bad = [name for name in ("loss", "train/gradient_norm") if not np.isfinite(values[name])]
       if bad:
-        raise self._error(f"{', '.join(bad)} in the steps {step - len(window) + 1} to {step}",
-                          ", or skip such steps with --config.train.on_nonfinite=skip")
+        faults = ", ".join(f"{name} is {values[name]}" for name in bad)
+        first = step - len(window) + 1
+        sums = np.array(jax.device_get([[pairs[name][0] for name in bad] for pairs in window]))  # [steps, names]
+        origin = first + int(np.argmin(np.isfinite(sums).all(axis=1)))
+        raise self._error(f"{faults} in the steps {first} to {step}, first in step {origin}",
+                          f", or skip such steps with --config.train.on_nonfinite=skip (tools/show_batch --step="
+                          f"{origin - 1} shows its batch)")
       return values
     skipped = jax.device_get([pairs[SKIPPED][0] for pairs in window])
     for index, was_skipped in enumerate(skipped):

@@ -76,8 +76,9 @@ def test_a_run_with_nan_batches(tmp_path, monkeypatch, policy):
   given = small(place, train__num_steps=6, train__log_every_steps=2, train__on_nonfinite=policy,
                 checkpoint__every_steps=2, data__heldout_share=0.0)
   if policy == "stop":
-    with pytest.raises(UserError, match="in the steps 3 to 4"):
+    with pytest.raises(UserError, match="in the steps 3 to 4, first in step 4") as told:
       pretrain.pretrain(given, str(place.new))
+    assert "show_batch --step=3 " in told.value.fix  # batches count from 0
     assert checkpoints.saved_steps(str(place.new)) == [2]
     return
   pretrain.pretrain(given, str(place.new))
