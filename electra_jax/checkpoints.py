@@ -209,13 +209,20 @@ def _parts(state: TrainState) -> dict[str, PyTree]:
 
 
 def _counting_as(metadata, abstract: TrainState) -> TrainState:
-  """`abstract`, counting skipped updates if the checkpoint does: `train.on_nonfinite` may change between starts."""
+  """`abstract`, counting skipped updates if the checkpoint does: `train.on_nonfinite` may change between starts.
+
+  The state of fine-tuning has no such field.
+  """
+  if "skipped_in_a_row" not in abstract._fields:
+    return abstract
   is_there = "skipped_in_a_row" in metadata.item_metadata["default"].tree
   return abstract._replace(skipped_in_a_row=abstract.step if is_there else None)  # both are one int32 everywhere
 
 
 def _counting_like(abstract: TrainState, state: TrainState) -> TrainState:
   """The restored state without the count where `abstract` has none, from 0 where the checkpoint had none."""
+  if "skipped_in_a_row" not in abstract._fields:
+    return state
   if abstract.skipped_in_a_row is None:
     return state._replace(skipped_in_a_row=None)
   return state if state.skipped_in_a_row is not None else state._replace(skipped_in_a_row=0 * state.step)
