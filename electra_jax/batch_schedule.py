@@ -1,19 +1,21 @@
-"""How many examples does each step take, and where in their order do they begin? Batches may grow at first.
+"""How many examples does each step take, and where in their order do they begin? At first batches may be smaller, and
+rows cut into shorter ones (`data/pieces.py`).
 
 The order of all examples is `data/order.py`'s; a step takes those behind its predecessor's. What a run has rolled back
 over is passed by. All of it is arithmetic on the step, so a restart needs nothing else.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-  """Steps with batches of one size."""
+  """Steps with batches of one shape."""
 
   first_step: int
-  batch_size: int
+  batch_size: int  # rows as they are read
+  pieces: int = 1  # of each of these rows
 
 
 class Detour(NamedTuple):
@@ -23,18 +25,44 @@ class Detour(NamedTuple):
   resume_at: int
 
 
-def stages(config_train) -> tuple[Stage, ...]:
+def sizes(config_train) -> tuple[Stage, ...]:
   """Sizes that double from `train.initial_batch_size` to `train.batch_size`, those before the last for equally long.
 
   >>> from types import SimpleNamespace
-  >>> stages(SimpleNamespace(batch_size=64, initial_batch_size=16, batch_size_ramp_steps=10))
-  (Stage(first_step=0, batch_size=16), Stage(first_step=5, batch_size=32), Stage(first_step=10, batch_size=64))
+  >>> ramp = sizes(SimpleNamespace(batch_size=64, initial_batch_size=16, batch_size_ramp_steps=10))
+  >>> [tuple(stage) for stage in ramp]
+  [(0, 16, 1), (5, 32, 1), (10, 64, 1)]
   """
-  sizes = [config_train.initial_batch_size or config_train.batch_size]
-  while sizes[-1] < config_train.batch_size:
-    sizes.append(min(2 * sizes[-1], config_train.batch_size))
-  smaller = max(1, len(sizes) - 1)
-  return tuple(Stage(index * config_train.batch_size_ramp_steps // smaller, size) for index, size in enumerate(sizes))
+  found = [config_train.initial_batch_size or config_train.batch_size]
+  while found[-1] < config_train.batch_size:
+    found.append(min(2 * found[-1], config_train.batch_size))
+  smaller = max(1, len(found) - 1)
+  return tuple(Stage(index * config_train.batch_size_ramp_steps // smaller, size) for index, size in enumerate(found))
+
+
+def stages(config) -> tuple[Stage, ...]:
+  """`sizes`, whose rows have `data.initial_sequence_length` tokens until `data.initial_length_steps` are done.
+
+  >>> from types import SimpleNamespace as Branch
+  >>> data = Branch(sequence_length=512, initial_sequence_length=128, initial_length_steps=7)
+  >>> train = Branch(batch_size=64, initial_batch_size=32, batch_size_ramp_steps=5)
+  >>> [tuple(stage) for stage in stages(Branch(data=data, train=train))]
+  [(0, 32, 4), (5, 64, 4), (7, 64, 1)]
+  """
+  data, ramp = config.data, sizes(config.train)
+  pieces = data.sequence_length // (data.initial_sequence_length or data.sequence_length)
+  if pieces == 1:
+    return ramp
+  switch = data.initial_length_steps
+  cut = [stage._replace(pieces=pieces) for stage in ramp if stage.first_step < switch]
+  goes_on = [stage for stage in ramp if stage.first_step <= switch][-1]._replace(first_step=switch)
+  return (*cut, goes_on, *(stage for stage in ramp if stage.first_step > switch))
+
+
+def steps_of(all_stages: Collection[Stage], num_steps: int) -> Iterator[tuple[Stage, int]]:
+  """How many of the first `num_steps` steps each stage has."""
+  ends = [*(stage.first_step for stage in all_stages), num_steps][1:]
+  return ((stage, max(0, min(end, num_steps) - stage.first_step)) for stage, end in zip(all_stages, ends))
 
 
 def micro_batches(batch_size: int, config_train) -> int:
@@ -48,25 +76,29 @@ def micro_batches(batch_size: int, config_train) -> int:
 
 
 def full_batches(config_train, num_steps: int) -> float:
-  """What the first steps take, in batches of `train.batch_size`: for counts of tokens and operations."""
-  return _examples_before(stages(config_train), num_steps) / config_train.batch_size
+  """What the first steps take, in batches of `train.batch_size`: for counts of tokens."""
+  return _examples_before(sizes(config_train), num_steps) / config_train.batch_size
 
 
 class BatchSchedule:
   """The size and the place of each step's batch; steps are counted from 0.
 
   Args:
-    sizes: of `stages`.
+    all_stages: of `stages`.
     detours: of all rollbacks, in the order in which they happened.
     unit: "rows", or "tokens": places are then counted in batches, as `order.TokenBatches` has them.
   """
 
-  def __init__(self, sizes: Sequence[Stage], detours: Sequence[Detour] = (), unit: str = "rows"):
-    self._stages, self._detours, self._unit = tuple(sizes), tuple(detours), unit
+  def __init__(self, all_stages: Sequence[Stage], detours: Sequence[Detour] = (), unit: str = "rows"):
+    self._stages, self._detours, self._unit = tuple(all_stages), tuple(detours), unit
+
+  def stage(self, step: int) -> Stage:
+    """The shape of the global batch."""
+    return next(stage for stage in reversed(self._stages) if stage.first_step <= step)
 
   def size(self, step: int) -> int:
-    """Rows of the global batch."""
-    return next(stage.batch_size for stage in reversed(self._stages) if stage.first_step <= step)
+    """Examples of the global batch."""
+    return self.stage(step).batch_size
 
   def start(self, step: int) -> int:
     """How many examples (or batches, by the unit) of the order come before this step's.
@@ -78,7 +110,7 @@ class BatchSchedule:
     return self._start(step, len(self._detours))
 
   def stretches(self, start_step: int, stop_step: int) -> Iterator[tuple[int, int]]:
-    """(first, stop) of the parts of these steps in which batches have one size.
+    """(first, stop) of the parts of these steps in which batches have one shape.
 
     >>> list(BatchSchedule([Stage(0, 4), Stage(2, 8)]).stretches(1, 6))
     [(1, 2), (2, 6)]
@@ -98,6 +130,5 @@ class BatchSchedule:
     return step if self._unit == "tokens" else _examples_before(self._stages, step)
 
 
-def _examples_before(sizes: Sequence[Stage], step: int) -> int:
-  ends = [stage.first_step for stage in sizes[1:]] + [step]
-  return sum(stage.batch_size * max(0, min(end, step) - stage.first_step) for stage, end in zip(sizes, ends))
+def _examples_before(all_stages: Sequence[Stage], step: int) -> int:
+  return sum(stage.batch_size * number for stage, number in steps_of(all_stages, step))

@@ -29,6 +29,7 @@ YOUNGER = {
   "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
   "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,
   "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3,
+  "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
 }
 
 
@@ -39,6 +40,15 @@ def num_predictions(rate: float, num_tokens: int) -> int:
   (20, 3, 1)
   """
   return math.ceil(rate * num_tokens - 1e-9)
+
+
+def num_slots(masking, length: int) -> int:
+  """Predictions of a row that is shorter than `data.sequence_length`: fewer tokens have fewer.
+
+  Args:
+    masking: the resolved config.data.masking branch.
+  """
+  return min(masking.max_predictions, num_predictions(masking.rate, length))
 
 
 def resolve(config: ConfigDict) -> FrozenConfigDict:
@@ -77,6 +87,7 @@ def _derive(c: ConfigDict) -> None:
   default(c.data.masking, "random_share", random_share)
   default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
+  default(c.data, "initial_length_steps", c.train.num_steps * 9 // 10 if c.data.initial_sequence_length else 0)
   default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
   default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
   default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))

@@ -50,6 +50,7 @@ CHOICES = {
 
 # Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
 PRETRAINING_ONLY = {"train.max_hours": 0.0, "train.initial_batch_size": 0, "train.batch_size_ramp_steps": 0,
+                    "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
                     "train.ema_decay": 0.0, "eval.ema_params": False}
 
 
@@ -78,8 +79,8 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
   not_negative = ["train.num_steps", "train.initial_batch_size", "train.batch_size_ramp_steps", "train.max_hours",
-                  "data.max_documents", "data.cache_bytes", "eval.every_steps", "eval.max_examples",
-                  "eval.electra_mlm_examples",
+                  "data.max_documents", "data.initial_sequence_length", "data.cache_bytes", "eval.every_steps",
+                  "eval.max_examples", "eval.electra_mlm_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
@@ -97,6 +98,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
   yield from _ramp_faults(c)
+  yield from _length_faults(c)
   yield from _objective_faults(c)
   if c.mode == "finetune":
     yield from _task_faults(c)
@@ -168,13 +170,39 @@ def _ramp_faults(c: ConfigDict) -> Iterator[str]:
   elif t.batch_size_ramp_steps < doublings:
     yield f"train.batch_size_ramp_steps is {t.batch_size_ramp_steps}; {doublings} doublings need at least as many"
   elif t.accumulation_steps > 0:
-    odd = [stage.batch_size for stage in batch_schedule.stages(t)
+    odd = [stage.batch_size for stage in batch_schedule.sizes(t)
            if stage.batch_size % batch_schedule.micro_batches(stage.batch_size, t)]
     if odd:
       yield (f"batches of {odd[0]} on the way from train.initial_batch_size cannot be divided as "
              f"train.accumulation_steps {t.accumulation_steps} divides train.batch_size; use a power of two")
   if c.data.batch_unit == "tokens":
     yield "train.initial_batch_size needs data.batch_unit=rows; batches of equal token counts do not grow"
+
+
+def _length_faults(c: ConfigDict) -> Iterator[str]:
+  """Rules of rows that are cut into shorter ones at first (data/pieces.py)."""
+  d, key = c.data, f"data.initial_sequence_length {c.data.initial_sequence_length}"
+  if d.initial_sequence_length <= 0:
+    if d.initial_length_steps:
+      yield (f"data.initial_length_steps is {d.initial_length_steps}, but data.initial_sequence_length is 0: all rows "
+             "have data.sequence_length")
+    return
+  if d.initial_sequence_length < 8 or d.sequence_length % d.initial_sequence_length:
+    yield (f"{key} must be at least 8 tokens and divide data.sequence_length {d.sequence_length}; 0 = all rows have "
+           "that length")
+  if not 0 <= d.initial_length_steps < max(1, c.train.num_steps):
+    yield (f"data.initial_length_steps is {d.initial_length_steps}; of the {c.train.num_steps} in train.num_steps it "
+           "must leave one at least for rows of data.sequence_length")
+  if d.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
+    yield (f"{key} would cut the pairs of data.format {d.format} apart, whose label is for both segments; set it to 0, "
+           "or the format to ELECTRA or FULL-SENTENCES")
+  if d.batch_unit == "tokens":
+    yield f"{key} needs data.batch_unit=rows; batches of equal token counts have short rows of their own; set it to 0"
+  if c.objective.name == "contrastive":
+    yield f"objective.name=contrastive judges a row by its [CLS], which most pieces lack: {key} must be 0"
+  if c.train.max_hours:
+    yield (f"train.max_hours may end the run before its rows get longer, and positions beyond {key} would stay "
+           "untrained; set one of them to 0")
 
 
 def _objective_faults(c: ConfigDict) -> Iterator[str]:

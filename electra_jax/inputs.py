@@ -18,7 +18,7 @@ class Data(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   train: shards.ShardedExamples
   heldout: shards.ShardedExamples
-  schedule: batch_schedule.BatchSchedule  # size and place of each step's batch
+  schedule: batch_schedule.BatchSchedule  # shape and place of each step's batch
   batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
@@ -34,7 +34,7 @@ def open_data(config, workdir: str) -> Data:
   train, heldout = (
     shards.open_shards(corpus.shards_directory(config.data, workdir), split, config.data, tokenizer)
     for split in ("train", "heldout"))
-  schedule = batch_schedule.BatchSchedule(batch_schedule.stages(config.train), rollbacks.read(workdir),
+  schedule = batch_schedule.BatchSchedule(batch_schedule.stages(config), rollbacks.read(workdir),
                                           unit=config.data.batch_unit)
   batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed, process_index=jax.process_index(),
@@ -69,7 +69,7 @@ def check_batch_sizes(config, mesh) -> None:
   Raises:
     UserError: one does not.
   """
-  for stage in batch_schedule.stages(config.train):
+  for stage in batch_schedule.sizes(config.train):
     micro_batches = batch_schedule.micro_batches(stage.batch_size, config.train)
     sharding.check_batch_size(stage.batch_size // micro_batches, mesh, "train.batch_size / train.accumulation_steps"
                               if stage.batch_size == config.train.batch_size else

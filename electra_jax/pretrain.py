@@ -101,9 +101,10 @@ def train(given, workdir: str) -> dict[str, float]:
   main_process = jax.process_index() == 0
   writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
                                 run_config=config.to_dict())
-  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process)
+  cost = flops.model_flops(config)
+  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process, work=cost.of_first)
   timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
-                             flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
+                             flops_per_step=cost.per_step, num_devices=jax.device_count(),
                              device_kind=jax.devices()[0].device_kind, already=sum(start_up.seconds.values()))
   bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
               f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
@@ -116,7 +117,7 @@ def train(given, workdir: str) -> dict[str, float]:
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
-  phase, batch_size, window, evaluated_step = None, None, [], None
+  phase, stage, window, evaluated_step = None, None, [], None
   watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
@@ -124,18 +125,18 @@ def train(given, workdir: str) -> dict[str, float]:
         jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
       for step in range(start_step + 1, last_step + 1):  # `step` counts this update as done
-        before = phase, batch_size
-        (phase, first_step), batch_size = objective.phase_at(step - 1), data.schedule.size(step - 1)
+        before = phase, stage
+        (phase, first_step), stage = objective.phase_at(step - 1), data.schedule.stage(step - 1)
         if phase is not before[0] and first_step == step - 1:
           state = train_state.enter(phase, state)
         with timer.waiting(functools.partial(is_busy, window)):
           batch = next(batches)
         if step == start_step + 1:
           start_up.done("first_batch")
-        if (phase, batch_size) != before:
+        if (phase, stage) != before:
           train_step = make_train_step(
             state, objective=objective, phase=phase, tx=tx, rng=train_rng,
-            accumulation_steps=batch_schedule.micro_batches(batch_size, config.train), **step_options(config))
+            accumulation_steps=batch_schedule.micro_batches(stage.batch_size, config.train), **step_options(config))
           jax.block_until_ready(state)
           with timer.paused("start"):
             bar.message(memory.at_start(train_step, state, batch, *budget.now()))
@@ -145,7 +146,7 @@ def train(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
           bar.message(str(start_up))
-        timer.step(batch_size / config.train.batch_size)
+        timer.step(stage.batch_size / config.train.batch_size, cost.stages[stage] / cost.per_step)
         bar.advance(step)
         done, ends = step, budget.is_spent(step_metrics) or step == config.train.num_steps
 

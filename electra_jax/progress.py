@@ -79,16 +79,19 @@ class StepTimer:
 
   def _restart(self) -> None:
     self._start, self._excluded, self._waited = self._clock(), 0.0, 0.0
-    self._num_steps, self._num_batches = 0, 0.0
+    self._num_steps, self._num_tokens, self._num_flops = 0, 0.0, 0.0
 
-  def step(self, batch_share: float = 1.0) -> None:
+  def step(self, batch_share: float = 1.0, flops_share: float | None = None) -> None:
     """Counts one finished (or dispatched) step; the first only starts the clock.
 
     Args:
       batch_share: size of its batch, in full batches.
+      flops_share: its operations, in those of a full batch; None: as the size says.
     """
     if self._compiled:
-      self._num_steps, self._num_batches = self._num_steps + 1, self._num_batches + batch_share
+      self._num_steps += 1
+      self._num_tokens += self._tokens * batch_share
+      self._num_flops += self._flops * (batch_share if flops_share is None else flops_share)
     else:
       self._compiled = True
       self._spent = dict.fromkeys(self._spent, 0.0) | {"start": self._clock() - self._made}
@@ -136,14 +139,14 @@ class StepTimer:
     Empty while no step after the first has been counted. MFU is against the device's dense bfloat16 peak.
     """
     seconds, waited = self._clock() - self._start - self._excluded, self._waited
-    num_steps, num_batches = self._num_steps, self._num_batches
+    num_steps, num_tokens, num_flops = self._num_steps, self._num_tokens, self._num_flops
     self._restart()
     if num_steps == 0 or seconds <= 0:
       return {}
-    flops_per_second = self._flops * num_batches / seconds
+    flops_per_second = num_flops / seconds
     speed = ({"train/flops_per_second": flops_per_second} if self._peak is None else
              {"train/mfu": flops_per_second / self._peak})
-    return {"train/tokens_per_second": self._tokens * num_batches / seconds,
+    return {"train/tokens_per_second": num_tokens / seconds,
             "train/step_ms": 1000 * seconds / num_steps, "train/data_wait_share": waited / seconds, **speed}
 
 
@@ -154,13 +157,15 @@ class Progress:
     num_steps: steps of the whole run.
     start_step: steps that are done already.
     enabled: True on process 0 only.
+    work: what the first steps take of the run, in any unit, for the estimate of its end; by default all take as much.
     stream: where to write; the error stream of the process by default, looked up at each call.
     clock: seconds; another one in tests.
   """
 
-  def __init__(self, num_steps: int, start_step: int = 0, *, enabled: bool = True, stream=None,
-               clock: Callable[[], float] = time.monotonic):
+  def __init__(self, num_steps: int, start_step: int = 0, *, enabled: bool = True,
+               work: Callable[[int], float] = float, stream=None, clock: Callable[[], float] = time.monotonic):
     self._num_steps, self._step, self._enabled, self._clock = num_steps, start_step, enabled, clock
+    self._work = work
     self._stream = sys.stderr if stream is None else stream
     self._first: tuple[int, float] | None = None  # step and time of the first line: compilation lies before it
     self._bar = None
@@ -201,10 +206,11 @@ class Progress:
     now = self._clock()
     if self._first is None:
       self._first = (self._step, now)
-    steps, seconds = self._step - self._first[0], now - self._first[1]
     if self._step >= self._num_steps:
       return "0:00"
-    return tqdm.format_interval((self._num_steps - self._step) * seconds / steps) if steps > 0 else "?"
+    done, seconds = self._work(self._step) - self._work(self._first[0]), now - self._first[1]
+    left = self._work(self._num_steps) - self._work(self._step)
+    return tqdm.format_interval(left * seconds / done) if done > 0 else "?"
 
 
 def describe_goodput(values: Mapping[str, float]) -> str:

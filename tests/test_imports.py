@@ -29,7 +29,8 @@ SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "chec
             ("config", "errors"), ("config", "config_rules"), ("recipes", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
             ("flops_tables", "flops"), ("norms", "sharding"),
-            ("config_rules", "batch_schedule"), ("flops", "batch_schedule"), ("rollbacks", "checkpoints")}
+            ("config_rules", "batch_schedule"), ("flops", "batch_schedule"), ("flops", "config"),
+            ("rollbacks", "checkpoints")}
 FORBIDDEN = {  # folder -> packages it must never import
   "data": {"jax", "flax", "optax"},
   "models": {"tensorflow", "tensorflow_datasets"},

@@ -16,7 +16,7 @@ import numpy as np
 
 from electra_jax import config
 from electra_jax.batch_schedule import BatchSchedule, Stage
-from electra_jax.data import deadline, order
+from electra_jax.data import deadline, order, pieces
 from electra_jax.data import masking as masking_lib
 from electra_jax.data.examples import NO_NSP
 from electra_jax.errors import UserError
@@ -50,7 +50,8 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
     tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word if `masking.unit` is not "token".
     batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
     seed: of order and masks.
-    schedule: sizes and places of the batches, if they are not all of `batch_size` and one behind the other.
+    schedule: shapes and places of the batches, if they are not all of `batch_size` and one behind the other. Where it
+      cuts each row into pieces, a batch has so many times more and shorter rows, those of one example in succession.
 
   Raises:
     UserError: the batch does not divide between the processes, or there is no example.
@@ -85,7 +86,7 @@ class EqualBatches:
 
   Attributes:
     group_steps: how many steps are best made together.
-    schedule: which steps have batches of one size, and where in the order each begins.
+    schedule: which steps have batches of one shape, and where in the order each begins.
   """
 
   def __init__(self, make_batch: Callable[..., Batch], examples, schedule: BatchSchedule,
@@ -99,12 +100,12 @@ class EqualBatches:
     return self.group(range(step, step + 1))
 
   def group(self, steps: range) -> Batch:
-    """The batches of consecutive steps of one size, one behind the other; `split` parts them."""
-    size = self.schedule.size(steps[0])
+    """The batches of consecutive steps of one shape, one behind the other; `split` parts them."""
+    _, size, number = self.schedule.stage(steps[0])
     starts = np.array([self.schedule.start(step) for step in steps], np.int64)
     numbers = starts[:, None] + np.arange(size)[self._rows_of(size)]  # [steps, batch]
     example_ids, epochs = order.stream_order(numbers.ravel(), len(self._examples), self._seed)
-    return self._make_batch(example_ids, epochs, length=self._examples.sequence_length)
+    return self._make_batch(example_ids, epochs, length=self._examples.sequence_length // number, num_pieces=number)
 
 
 def split(batch: Batch, number: int) -> list[Batch]:
@@ -144,12 +145,16 @@ def local_rows(batch_size: int, process_index: int, process_count: int) -> slice
   return slice(process_index * local, (process_index + 1) * local)
 
 
-def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None) -> Batch:
-  """Rows of `length` tokens, which no example exceeds; ids of -1, at the end, become rows of padding."""
+def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None,
+                num_pieces: int = 1) -> Batch:
+  """Rows of `length` tokens, which no example (or piece) exceeds; ids of -1, at the end, become rows of padding."""
   missing = int((example_ids < 0).sum())
   if missing:
     example_ids, epochs = example_ids[:-missing], epochs[:-missing]
   input_ids, num_tokens, second_segment_start = examples.read(example_ids)
+  if num_pieces > 1:
+    input_ids, num_tokens, second_segment_start = pieces.cut(input_ids, num_tokens, second_segment_start, num_pieces)
+    example_ids, epochs = pieces.numbers(example_ids, num_pieces, len(examples)), np.repeat(epochs, num_pieces)
   input_ids = input_ids[:, :length]
   positions = np.arange(input_ids.shape[1], dtype=np.int32)
   attention_mask = positions < num_tokens[:, None]  # [batch, length]
@@ -161,7 +166,7 @@ def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, leng
                                   continues_word=None if masking.unit == "token" else tokenizer.continues_word,
                                   token_odds=token_odds)
   if length < examples.sequence_length:  # fewer tokens have fewer predictions
-    slots = min(masking.max_predictions, config.num_predictions(masking.rate, length))
+    slots = config.num_slots(masking, length)
     masked |= {name: masked[name][:, :slots] for name in ("masked_positions", "masked_ids", "masked_weights")}
   batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
   if examples.has_nsp_labels:

@@ -241,7 +241,7 @@ def measure(row: Row, quality_name: str) -> dict:
   count = flops.paper_flops(row.config)
   return {"name": row.name, "about": row.about, "seed": row.config.seed, "steps": row.config.train.num_steps,
           "flops": count.per_run, "seconds": training_seconds(row), "own": last_evaluation(row) or {},
-          "points": [(batch_schedule.full_batches(row.config.train, int(step)) * count.per_step, *points[step])
+          "points": [(count.of_first(int(step)), *points[step])
                      for step in sorted(points, key=int)]}
 
 
@@ -284,7 +284,8 @@ def main(argv: list[str]) -> None:
   if FLAGS.plan:
     for row in rows:
       count = flops.paper_flops(row.config)
-      print(f"{os.path.basename(row.workdir):32} {row.config.train.num_steps:>12,} steps x {count.per_step:.3g} = "
+      steps = row.config.train.num_steps
+      print(f"{os.path.basename(row.workdir):32} {steps:>12,} steps x {count.per_run / steps:.3g} = "
             f"{count.per_run:.3g} FLOPs")
     return
   main_lib.start_jax()

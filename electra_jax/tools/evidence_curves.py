@@ -4,8 +4,8 @@ import math
 import os
 from collections.abc import Sequence
 
-from electra_jax import batch_schedule, flops, metrics
 from electra_jax import config as config_lib
+from electra_jax import flops, metrics
 from electra_jax.errors import UserError
 from electra_jax.tools import evidence_report as report
 from electra_jax.tools import evidence_runs, plot_run
@@ -20,9 +20,9 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     if not os.path.exists(os.path.join(folder, metrics.FILE_NAME)):
       continue
     config = config_lib.load(folder)
-    per_step = flops.paper_flops(config).per_step
+    count = flops.paper_flops(config)
     for metric in report.HELDOUT:
-      points = [(batch_schedule.full_batches(config.train, one["step"]) * per_step, one[metric])
+      points = [(count.of_first(one["step"]), one[metric])
                 for one in metrics.read_rows(folder)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:

@@ -40,7 +40,7 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
   seconds = ablate.training_seconds(ablate.Row(name, "", None, config, folder)) * steps / trained[-1]["step"]
   starts = workdir.read_starts(folder)
   batches = batch_schedule.full_batches(config.train, steps)  # of full size
-  facts = {"train_flops": flops.paper_flops(config).per_step * batches, "minutes": round(seconds / 60, 2),
+  facts = {"train_flops": flops.paper_flops(config).of_first(steps), "minutes": round(seconds / 60, 2),
            "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
            "steps": steps, "planned_steps": config.train.num_steps,
            "tokens": round(batches * config.train.batch_size * config.data.sequence_length)}

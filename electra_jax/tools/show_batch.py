@@ -77,17 +77,20 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
     UserError: the shards do not fit the config or the tokenizer, or are damaged.
   """
   examples = shards.open_shards(directory, "train", config.data, tokenizer)
-  schedule = BatchSchedule(batch_schedule.stages(config.train), unit=config.data.batch_unit)  # without rollbacks
+  schedule = BatchSchedule(batch_schedule.stages(config), unit=config.data.batch_unit)  # without rollbacks
   how = {"batch_size": config.train.batch_size, "seed": config.seed, "schedule": schedule}
   batch = pipeline.make_batch_at(examples, config.data, tokenizer, **how)(step)
   example_ids, epochs, _ = pipeline.make_order_at(examples, config.data, **how)(step)
   corrupted_ids = corrupt(batch) if corrupt else None
   brackets = not console.is_terminal or console.no_color
-  for row in range(min(rows, int((example_ids >= 0).sum()))):
+  pieces = schedule.stage(step).pieces
+  for row in range(min(rows, int((example_ids >= 0).sum()) * pieces)):
+    example, piece = divmod(row, pieces)
     tokens, targets = int(batch["attention_mask"][row].sum()), int(batch["masked_weights"][row].sum())
     pair = f", {NSP_LABELS[int(batch['nsp_label'][row])]}" if "nsp_label" in batch else ""
-    console.print(Text(f"step {step}, row {row}: example {example_ids[row]:,} of {len(examples):,}, "
-                       f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict{pair}", style="bold"),
+    part = f", piece {piece + 1} of {pieces}" * (pieces > 1)
+    console.print(Text(f"step {step}, row {row}: example {example_ids[example]:,} of {len(examples):,}{part}, "
+                       f"epoch {epochs[example]}, {tokens} tokens, {targets} to predict{pair}", style="bold"),
                   soft_wrap=True)
     for name, ids, marked in row_lines(batch, row, corrupted_ids):
       line = Text(f"  {name:10}").append_text(render(tokenizer, ids, marked, STYLES[name], brackets))

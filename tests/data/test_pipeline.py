@@ -230,13 +230,15 @@ def test_evaluation_sees_every_example_once(number, batch_size, max_examples, ba
 
 
 @pytest.mark.parametrize("reader", ["threads", "tf"])
-def test_growing_batches_from_any_step(reader):
-  schedule = BatchSchedule([Stage(0, 2), Stage(3, 4), Stage(5, 8)])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_growing_batches_from_any_step(reader, pieces):
+  """So when the first rows are cut into pieces: these, joined again, are the rows."""
+  schedule = BatchSchedule([Stage(0, 2, pieces), Stage(3, 4, pieces), Stage(5, 8)])
   batch_at, constant = make(schedule=schedule), make()
   seen = {step: batch["input_ids"] for start in (4, 0)
           for step, batch in enumerate(pipeline.train_batches(batch_at, start, 9, reader, 4), start)}
-  assert [len(seen[step]) for step in range(9)] == [2, 2, 2, 4, 4, 8, 8, 8, 8]
-  together = np.concatenate([seen[step] for step in range(9)])
+  assert [len(seen[step]) for step in range(9)] == [2 * pieces] * 3 + [4 * pieces] * 2 + [8] * 4
+  together = np.concatenate([seen[step].reshape(-1, LENGTH) for step in range(9)])
   expected = np.concatenate([constant(step)["input_ids"] for step in range(6)])
   np.testing.assert_array_equal(together, expected[:len(together)])
   parts = [make(schedule=schedule, process_index=index, process_count=2)(1)["input_ids"] for index in range(2)]
