@@ -34,7 +34,8 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
 For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
 collectives of the program, and the time of a step with its MFU, thrice. At best: by data sheet, with each byte of state
 and temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
-At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too.
+At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too;
+or, where it is longer, the time expected.
 Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size; with
 --memory_only 1 to 2. The program's machine code, some hundred MiB, is then not in the memory.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""

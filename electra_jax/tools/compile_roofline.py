@@ -51,8 +51,8 @@ class Roofline:
 
   @property
   def most_seconds(self) -> float:
-    """Its time if every byte that the compiler counts came from the chip's memory."""
-    return max(self.seconds, self.most_hbm)
+    """Its time if every byte that the compiler counts came from the chip's memory; no less than is expected."""
+    return max(self.expected_seconds, self.most_hbm)
 
   @property
   def expected_seconds(self) -> float:

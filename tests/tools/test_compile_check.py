@@ -1,5 +1,6 @@
 """Does `compile_check` tell what the program of a recipe needs, without the devices?"""
 
+import dataclasses
 import importlib.util
 
 import pytest
@@ -150,6 +151,7 @@ def test_roofline_takes_the_largest_bound():
   assert (found.mfu, found.least_mfu) == pytest.approx((0.01 / 0.015, 0.01 / 0.02))
   assert (found.expected_seconds, found.expected_mfu) == pytest.approx((0.018, 0.01 / 0.018))
   assert compile_roofline.whole_step(10, 4, outside=2) == 34
+  assert dataclasses.replace(found, kernels=0.03).most_seconds == 0.03  # slow kernels that need few bytes
 
 
 @pytest.mark.parametrize("call,got", [
