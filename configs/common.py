@@ -212,6 +212,7 @@ def defaults() -> ConfigDict:
   c.task.layer_decay = 1.0  # layer-wise rate decay: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa)
   c.task.layer_decay_form = "paper"  # paper | released (the code leaves a level between head and top layer)
   c.task.pooler = "none"  # before the classifier: none (ELECTRA) | tanh (BERT, RoBERTa) | gelu (transformers' ELECTRA)
+  c.task.span_head = "independent"  # SQuAD: independent (start, end: BERT, RoBERTa) | joint (end given start: ELECTRA)
   c.task.evals_per_epoch = 1  # dev scores; each also saves a checkpoint
   c.task.select = "last"  # last (ELECTRA) | best (RoBERTa: the parameters with the best dev score)
   c.task.patience_evals = 0  # stop after so many dev scores without a better one, in every seed; 0 = never

@@ -43,6 +43,7 @@ CHOICES = {
   "task.on_long_text": ("cut", "error"),
   "task.layer_decay_form": ("paper", "released"),
   "task.pooler": ("none", "tanh", "gelu"),
+  "task.span_head": ("independent", "joint"),
   "task.select": ("last", "best"),
   "task.noun_phrases": ("spacy", "rules"),
 }

@@ -105,7 +105,8 @@ def encode_question(run: Run, question: str, context: str) -> list[Feature]:
   known, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
   rows = squad.windows(example, *squad.encode_context(run.tokenizer, context), run.tokenizer,
                        run.config.data.sequence_length, stride=known.window_stride,
-                       max_question=known.max_question_length, with_null=known.is_answerable_known)
+                       max_question=known.max_question_length, with_null=known.is_answerable_known,
+                       is_joint=known.head == "joint_span")
   return [row | {"_example": example} for row in rows]
 
 
@@ -177,19 +178,21 @@ def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
   Raises:
     UserError: the model has no span head.
   """
-  check_head(run, "span")
+  check_head(run, *squad.HEADS.values())
   known, outputs, found = run.config.fine_tuned, _outputs(run, asked), []
+  head = HEADS[known.head][0][0]
   for number, rows in enumerate(asked):
-    spans = outputs["span_head"][number]
+    spans = outputs[head][number]
     null = outputs["answerable_head"][number] if known.is_answerable_known else np.zeros(len(rows))
-    (one,) = squad.decode({"span_head": spans, "answerable_head": null}, [row | {"_example": 0} for row in rows],
+    (one,) = squad.decode({head: spans, "answerable_head": null}, [row | {"_example": 0} for row in rows],
                           [rows[0]["_example"]], max_answer=known.max_answer_length, num_best=known.num_best)
     one = one or squad.Answer((), np.nan)  # of a network that says no numbers
     text, odds = squad.best_text(one), one.null_odds
     if known.is_answerable_known:
       text = text if odds <= known.null_odds_threshold else ""
     elif one.candidates:
-      odds = min(float(span[0].sum()) for span in spans) - one.candidates[0].start_logit - one.candidates[0].end_logit
+      best = one.candidates[0]
+      odds = min(float(span[0, :2].sum()) for span in spans) - best.start_logit - best.end_logit
     found.append(Answer(text, one.candidates, odds))
   return _said(asked, found)
 

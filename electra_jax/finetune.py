@@ -146,7 +146,8 @@ def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Ru
   transformer = make_transformer_config(config.model, num_tokens=start.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype, remat=config.train.remat,
                                         kernels=config.train.kernels)
-  transformer = dataclasses.replace(transformer, num_labels=task.num_labels, pooler=config.task.pooler)
+  transformer = dataclasses.replace(transformer, num_labels=task.num_labels, pooler=config.task.pooler,
+                                    num_best=config.task.num_best, max_answer_length=config.task.max_answer_length)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
                                    config.task.layer_decay_form)
   tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)

@@ -36,7 +36,8 @@ class Run(NamedTuple):
 def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
   """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
   shape = batch["input_ids"].shape
-  flat = {name: batch[name].reshape(-1, shape[-1]) for name in ("input_ids", "token_type_ids", "attention_mask")}
+  flat = {**batch, **{name: batch[name].reshape(-1, shape[-1])
+                      for name in ("input_ids", "token_type_ids", "attention_mask")}}
   outputs = run.model.apply({"params": params["encoder"]}, flat, train, method="task_outputs", rngs=rngs)
   return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
 

@@ -85,7 +85,8 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   """
   model = Bert(transformer, head_names=head_names)
   ids = jnp.zeros((1, 8), jnp.int32)
-  batch = {"input_ids": ids, "token_type_ids": ids, "attention_mask": jnp.ones((1, 8), bool)}
+  batch = {"input_ids": ids, "token_type_ids": ids,
+           **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
   params = model.init(rng, batch, False, method="task_outputs")["params"]
   if pretrained is None:
     return {"encoder": params}

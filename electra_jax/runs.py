@@ -55,7 +55,8 @@ def load(workdir: str, step: int | None = None) -> Run:
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
   if os.path.exists(os.path.join(workdir, LABELS_FILE)):
     facts = _read_labels(workdir)
-    transformer = dataclasses.replace(transformer, num_labels=facts["num_labels"], pooler=config.task.pooler)
+    transformer = dataclasses.replace(transformer, num_labels=facts["num_labels"], pooler=config.task.pooler,
+                                      num_best=config.task.num_best, max_answer_length=config.task.max_answer_length)
     network = networks.separate(networks.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
     return Run(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
   network = networks.make(transformer, config.generator, config.objective)

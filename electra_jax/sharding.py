@@ -42,11 +42,13 @@ PARAMETER_AXES = (
   (r".*/(rtd_head|sentence_head|nsp_head|copy_head|baseline_head)/output/bias", (None,)),
   (r".*/layer_norm/(scale|bias)", (None,)),
   # Heads of fine-tuning
-  (r".*/(classification_head|multiple_choice_head)/dense/kernel", ("hidden", None)),
-  (r".*/(classification_head|multiple_choice_head|tagging_head|span_head|answerable_head)/output/kernel",
+  (r".*/(classification_head|multiple_choice_head|joint_span_head)/dense/kernel", ("hidden", None)),
+  (r".*/(classification_head|multiple_choice_head|tagging_head|(joint_)?span_head|answerable_head)/output/kernel",
    ("hidden", None)),
-  (r".*/(classification_head|multiple_choice_head|tagging_head|span_head|answerable_head)/(dense|output)/bias",
+  (r".*/(classification_head|multiple_choice_head|tagging_head|(joint_)?span_head|answerable_head)/(dense|output)/bias",
    (None,)),
+  (r".*/joint_span_head/start/kernel", ("hidden", None)),
+  (r".*/joint_span_head/start/bias", (None,)),
 )
 
 

@@ -3,7 +3,9 @@
 ELECTRA Table 5 (rates, decay) with its released code's two epochs and 512 tokens; RoBERTa Table 10 with the 384 tokens
 of Devlin et al., whose procedure it follows (section 5.2). Windows as in BERT's code.
 
-Differs from the released ELECTRA code, which predicts the end from the start and weighs the classifier's loss by half.
+The ELECTRA recipes predict the end from the start, as their paper does, the RoBERTa recipe both independently.
+
+Differs from the released ELECTRA code, which weighs the classifier's loss by half; here it is added as it is.
 """
 
 from configs import common
@@ -15,7 +17,8 @@ def electra(c) -> None:
   """ELECTRA Table 5, Base and Small."""
   c.optimizer.update(name="adamw", learning_rate=1e-4, epsilon=1e-6, weight_decay_rate=0.0)
   c.train.batch_size = 32
-  c.task.update(layer_decay=0.8, warmup_share=0.1, num_epochs=2.0, max_length=512, num_seeds=10)
+  c.task.update(layer_decay=0.8, warmup_share=0.1, num_epochs=2.0, max_length=512, num_seeds=10,
+                span_head="joint")
 
 
 def electra_large(c) -> None:

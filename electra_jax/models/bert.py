@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from ml_collections import FrozenConfigDict
 
-from electra_jax.models import heads, remat
+from electra_jax.models import heads, joint_spans, remat
 from electra_jax.models.embeddings import Embeddings
 from electra_jax.models.transformer import Layer, TransformerConfig
 
@@ -21,6 +21,7 @@ HEADS = {
   "multiple_choice_head": heads.MultipleChoiceHead,
   "tagging_head": heads.TokenHead,
   "span_head": heads.SpanHead,
+  "joint_span_head": joint_spans.JointSpanHead,
   "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
 }
 
@@ -88,9 +89,12 @@ class Bert(nn.Module):
 
   def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
     """What each fine-tuning head says about the batch, float32, by the head's name."""
-    hidden = self.encode(batch, batch["input_ids"], train)
-    return {name: getattr(self, name)(hidden[:, :1])[:, 0] if name == "answerable_head" else
-            getattr(self, name)(hidden, train) for name in self.head_names}
+    hidden, found = self.encode(batch, batch["input_ids"], train), {}
+    for name in self.head_names:
+      arguments = (hidden, batch) if name == "joint_span_head" else (hidden,)
+      head = getattr(self, name)
+      found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*arguments, train)
+    return found
 
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"]) -> None:
     """Runs every layer and head once, for initialisation."""

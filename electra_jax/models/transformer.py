@@ -38,6 +38,8 @@ class TransformerConfig:
   kernels: str = "auto"  # auto | xla | triton | interpret, see gpu_rows.choose
   num_labels: int = 0  # outputs of a fine-tuning head
   pooler: str = "none"  # layer between [CLS] and a fine-tuning head's outputs: none | tanh | gelu
+  num_best: int = 0  # spans that a joint span head finds, and starts and ends that it tries (task.num_best)
+  max_answer_length: int = 0  # tokens of the longest of them
 
   @property
   def head_dim(self) -> int:

@@ -7,6 +7,8 @@ import numpy as np
 
 from electra_jax.tasks.contract import HEADS, Feature
 
+PER_TOKEN = {"tags": -1, "may_start": False, "may_end": False}  # targets that each token has -> of padding
+
 
 def steps_per_epoch(num_features: int, batch_size: int) -> int:
   """Updates that show every training feature once; the last one may be smaller."""
@@ -52,7 +54,7 @@ def some(examples: list, number: int) -> list:
 def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, head: str) -> dict[str, np.ndarray]:
   """A batch of `rows` rows; those behind the features are empty, with `row_weight` 0.
 
-  Of multiple_choice the ids are [rows, choices, length]. `tags` are padded with -1.
+  Of multiple_choice the ids are [rows, choices, length]. What PER_TOKEN lists is padded as it says.
   """
   nested = isinstance(features[0]["input_ids"][0], list)
   shape = (rows, len(features[0]["input_ids"]), length) if nested else (rows, length)
@@ -60,7 +62,7 @@ def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, he
   mask, weight = np.zeros(shape, bool), np.zeros(rows, np.float32)
   weight[:len(features)] = 1
   targets = {name: kind for name, kind in HEADS[head][1].items() if name in features[0]}
-  batch = {name: np.full((rows, length), -1, kind) if name == "tags" else np.zeros(rows, kind)
+  batch = {name: np.full((rows, length), PER_TOKEN[name], kind) if name in PER_TOKEN else np.zeros(rows, kind)
            for name, kind in targets.items()}
   for row, feature in enumerate(features):
     lists = feature["input_ids"] if nested else [feature["input_ids"]]
@@ -69,7 +71,7 @@ def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, he
       place = (row, choice, slice(len(one))) if nested else (row, slice(len(one)))
       ids[place], segments[place], mask[place] = one, kind, True
     for name in targets:
-      if name == "tags":
+      if name in PER_TOKEN:
         batch[name][row, :len(feature[name])] = feature[name]
       else:
         batch[name][row] = feature[name]

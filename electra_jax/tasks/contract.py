@@ -27,7 +27,7 @@ class Task(NamedTuple):
   name: str
   head: str  # a row of HEADS
   label_names: tuple[str, ...]  # in the order of the outputs; () where these are no labels
-  num_labels: int  # outputs of the head; 1 for regression and multiple_choice, 2 for span
+  num_labels: int  # outputs of the head; 1 for regression and multiple_choice, 2 for spans
   splits: tuple[str, ...]  # first "train", then those that are scored, e.g. ("train", "dev_matched", "dev_mismatched")
   test_splits: tuple[str, ...]
   metric: str  # the key of `score` that decides between runs; higher is better
@@ -49,6 +49,9 @@ HEADS: dict[str, tuple[tuple[str, ...], dict[str, type]]] = {
   "tagging": (("tagging_head",), {"tags": np.int32}),  # per token; -1: not the first piece of a word
   # Token positions of the answer, 0 ([CLS]) for none; with `answerable` also whether there is none.
   "span": (("span_head", "answerable_head"), {"start": np.int32, "end": np.int32, "is_impossible": np.float32}),
+  # The end depends on the start, so the network itself searches for spans, among the tokens that may be their ends.
+  "joint_span": (("joint_span_head", "answerable_head"), {
+    "start": np.int32, "end": np.int32, "is_impossible": np.float32, "may_start": np.bool_, "may_end": np.bool_}),
   "multiple_choice": (("multiple_choice_head",), {"label": np.int32}),  # number of the right choice
   "ranking": (("multiple_choice_head",), {}),  # of two choices the first must score higher
 }

@@ -9,16 +9,16 @@ import numpy as np
 from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.tasks import features
+from electra_jax.tasks import features, joint_spans
 from electra_jax.tasks.contract import Example, Outputs, Task
 
 # Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
 AS_THEY_ARE = ("regression", "multiple_choice", "ranking", "span")
-WITH_FEATURES = ("tagging", "ranking", "span")  # heads that are decoded with the features beside the outputs
+WITH_FEATURES = ("tagging", "ranking", "span", "joint_span")  # decoded with the features beside the outputs
 
 
 def average(outputs: Sequence[Outputs], head: str) -> Outputs:
-  """Mean over runs, NaN runs left out: of log-softmax probabilities, of scores as they are.
+  """Mean over runs, NaN runs left out: of log-softmax probabilities, of scores as they are, of spans as they are found.
 
   >>> rows = [np.array([[2.0, 0.0]], np.float32), np.array([[0.0, 1.0]], np.float32)]
   >>> average([{"classification_head": row} for row in rows], "classification")["classification_head"].argmax()
@@ -27,6 +27,9 @@ def average(outputs: Sequence[Outputs], head: str) -> Outputs:
   sound = [one for one in outputs if all(np.isfinite(x).all() for x in one.values())] or list(outputs)[:1]
   if head in AS_THEY_ARE:
     return {name: np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
+  if head == "joint_span":
+    return {"joint_span_head": joint_spans.average([one["joint_span_head"] for one in sound]),
+            "answerable_head": np.mean([one["answerable_head"] for one in sound], axis=0)}
   return {name: np.log(np.maximum(np.mean([_softmax(one[name]) for one in sound], axis=0), 1e-30))
           if sound[0][name].ndim > 1 else np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
 

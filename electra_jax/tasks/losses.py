@@ -39,6 +39,11 @@ def span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
   return loss
 
 
+def joint_span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """As `span`, of log p(start) and log p(end | the right start)."""
+  return span({**outputs, "span_head": outputs["joint_span_head"]}, batch)
+
+
 def multiple_choice(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
   """-log p(right choice), the softmax over the choices of a question."""
   return _cross_entropy(outputs["multiple_choice_head"], batch["label"])
@@ -57,5 +62,5 @@ def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Ar
 
 LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
   "classification": classification, "regression": regression, "tagging": tagging, "span": span,
-  "multiple_choice": multiple_choice, "ranking": ranking,
+  "joint_span": joint_span, "multiple_choice": multiple_choice, "ranking": ranking,
 }

@@ -1,7 +1,8 @@
 """What are SQuAD 1.1 and 2.0? Windows over a context, answers as exact slices of it, and "there is no answer".
 
 RoBERTa section 5.2: of v2.0 a classifier on [CLS] says whether a question has an answer, trained jointly by summing its
-loss and the spans'. Of v1.1 that head stands idle.
+loss and the spans'. Of v1.1 that head stands idle. Start and end are predicted independently (BERT, RoBERTa) or the end
+from the start (ELECTRA): `task.span_head`.
 """
 
 import json
@@ -14,10 +15,11 @@ import numpy as np
 
 from electra_jax.data.lines import read_lines
 from electra_jax.errors import UserError
-from electra_jax.tasks import features, squad_scoring
+from electra_jax.tasks import features, joint_spans, squad_scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
+HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head
 METRICS = {"v1.1": "f1", "v2.0": "best_f1"}  # what decides between runs
 SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
 NUM_QUESTIONS = {"squad_v1.1": {"dev": 10570, "test": 9533}, "squad_v2.0": {"dev": 11873, "test": 8862}}
@@ -39,7 +41,7 @@ class Candidate(NamedTuple):
   text: str
   start: int
   end: int
-  start_logit: float
+  start_logit: float  # of a joint span head log p(start) and log p(end | start)
   end_logit: float
   probability: float  # among the candidates
 
@@ -68,11 +70,12 @@ def make(name: str, config_task) -> Task:
       known.update(context=context, ids=ids, offsets=offsets)
     return windows(example, known["ids"], known["offsets"], tokenizer, max_length,
                    stride=config_task.window_stride, max_question=config_task.max_question_length,
-                   with_null=version == "v2.0")
+                   with_null=version == "v2.0", is_joint=config_task.span_head == "joint")
 
   return Task(
-    name=name, head="span", label_names=(), num_labels=2, splits=("train", "dev"), test_splits=("test",),
-    metric=config_task.metric or METRICS[version], read=lambda split: read(_path(config_task, split, version), split),
+    name=name, head=HEADS[config_task.span_head], label_names=(), num_labels=2, splits=("train", "dev"),
+    test_splits=("test",), metric=config_task.metric or METRICS[version],
+    read=lambda split: read(_path(config_task, split, version), split),
     featurize=featurize,
     decode=lambda outputs, features_, examples: decode(
       outputs, features_, examples, max_answer=config_task.max_answer_length, num_best=config_task.num_best),
@@ -150,7 +153,7 @@ def _example(context: str, question: Mapping[str, Any], path: str, split: str) -
 
 
 def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer, max_length: int, *, stride: int,
-            max_question: int, with_null: bool) -> list[Feature]:
+            max_question: int, with_null: bool, is_joint: bool = False) -> list[Feature]:
   """[CLS] question [SEP] stretch of the context [SEP]; every token of the context is in one, most are in several.
 
   `start` and `end` are the tokens of the first reference answer, both 0 ([CLS]) in a window that does not hold all of
@@ -159,6 +162,7 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
   Args:
     ids: of the whole context, with their `offsets` [tokens, 2]: characters of the original text.
     stride: tokens between the starts of windows; where the question leaves less room, windows touch.
+    is_joint: whether the network searches for spans, which must know where they may be.
 
   Raises:
     UserError: the question leaves no room for the context.
@@ -186,6 +190,8 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
       feature.update(start=begin + first - start, end=begin + last - start)
     if with_null:
       feature["is_impossible"] = float(not is_inside)
+    if is_joint:
+      feature |= joint_spans.places(feature)
     found.append(feature)
   return found
 
@@ -259,9 +265,10 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
   spans: list[list] = [[] for _ in examples]
   odds = [[] for _ in examples]
   for row, feature in enumerate(features_):
-    logits, null = outputs["span_head"][row], float(outputs["answerable_head"][row])
-    odds[feature["_example"]].append(null if "is_impossible" in feature else 0.0)
-    spans[feature["_example"]] += best_spans(logits, feature, max_answer, num_best)
+    odds[feature["_example"]].append(float(outputs["answerable_head"][row]) if "is_impossible" in feature else 0.0)
+    spans[feature["_example"]] += (
+      joint_spans.candidates(outputs["joint_span_head"][row], feature) if "joint_span_head" in outputs else
+      best_spans(outputs["span_head"][row], feature, max_answer, num_best))
   return [_answer(found, null, example.texts[1], num_best)
           for found, null, example in zip(spans, odds, examples, strict=True)]
 

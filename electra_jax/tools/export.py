@@ -122,6 +122,11 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
+    if "joint_span_head" in heads:  # what it can answer no encoder without it can, so it is not left out
+      raise UserError("No class of transformers has this head", got="joint_span_head: the end depends on the start",
+                      allowed="a span_head, whose start and end are independent, for AutoModelForQuestionAnswering",
+                      fix="fine-tune with --config.task.span_head=independent, use --format=msgpack, or answer with "
+                      "electra_jax.tools.predict --task=question")
     # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
     is_pair = name in ("discriminator", GENERATOR)
     family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)

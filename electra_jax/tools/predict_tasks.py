@@ -10,7 +10,7 @@ from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.fine_tuned import Said
 from electra_jax.inference import Answer, Judged, Run
-from electra_jax.tasks import Feature
+from electra_jax.tasks import Feature, squad
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
 NUM_SPANS = 5  # candidates of an answer that are written
@@ -200,7 +200,7 @@ def record_choice(one: FineTuned) -> dict:
 
 def check_question(run: Run, item: Item) -> list[Feature]:
   """Raises where the model answers no questions, or the texts cannot be read."""
-  fine_tuned.check_head(run, "span")
+  fine_tuned.check_head(run, *squad.HEADS.values())
   return fine_tuned.encode_question(run, item["question"], item["context"])
 
 

@@ -174,7 +174,7 @@ def fine_tuned_run(folder, task, head, label_names=(), **keys):
   config_lib.save(str(folder / "config.json"), given, config)
   tokenizer = tokenizers.TOKENIZERS["wordpiece"].tokenizer({"vocab.txt": "\n".join(WORDS).encode()}, True)
   tokenizer.save(str(folder / "tokenizer"))
-  num_labels = len(label_names) or {"span": 2}.get(head, 1)
+  num_labels = len(label_names) or {"span": 2, "joint_span": 2}.get(head, 1)
   (folder / "labels.json").write_text(json.dumps(
     {"task": task, "head": head, "num_labels": num_labels, "label_names": label_names}))
   transformer = make_transformer_config(config.model, num_tokens=len(WORDS), dtype="float32")
@@ -230,3 +230,19 @@ def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
   x = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0, 0]
   head = params["encoder"]["answerable_head"]["output"]
   np.testing.assert_allclose(high["null_odds"], (x @ head["kernel"] + head["bias"])[0], atol=1e-4)
+
+
+def test_a_run_with_a_joint_head_says_how_likely_no_answer_is(tmp_path):
+  """Of SQuAD 1.1, where no head was trained for it: [CLS] as start and end, against the best span."""
+  fine_tuned_run(tmp_path / "run", "squad_v1.1", "joint_span", span_head="joint", num_best=3)
+  run, item = inference.load(tmp_path / "run"), {"question": "a b", "context": "c d e f"}
+  (one,) = records(run, "question", tmp_path, [item])
+  ids, inside = [2, *ids_of("a b"), 3, *ids_of("c d e f"), 3], np.arange(9) // 4 == 1
+  batch = {"input_ids": np.array([ids], np.int32), "token_type_ids": np.array([[0] * 4 + [1] * 5], np.int32),
+           "attention_mask": np.ones((1, 9), bool), "may_start": inside[None], "may_end": inside[None]}
+  null, *spans = np.asarray(jax.jit(run.network.task_outputs)(run.params, batch)["joint_span_head"])[0]
+  assert [(c["start"], c["end"]) for c in one["candidates"]] == [
+    (2 * int(first) - 8, 2 * int(last) - 7) for _, _, first, last in spans]
+  np.testing.assert_allclose([c["score"] for c in one["candidates"]], [span[:2].sum() for span in spans], atol=1e-4)
+  assert one["null_odds"] == pytest.approx(float(null[:2].sum() - spans[0][:2].sum()), abs=1e-4)
+  assert one["answer"] == one["candidates"][0]["text"]

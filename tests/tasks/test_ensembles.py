@@ -52,7 +52,7 @@ def test_squad(tmp_path, monkeypatch):
   text = squad_json(("a bc d e", "q ?", "bc", 2), ("x y", "q ?", None, 0))
   for split in ("train", "dev", "test"):
     (tmp_path / f"{split}-v2.0.json").write_text(text)
-  given = squad_recipe.get_config("v2.0")
+  given = squad_recipe.get_config("v2.0,roberta")
   given.task.update(write_test_predictions=True, max_length=32, data_dir=str(tmp_path))
   task = tasks.make(given.task)
   features = [f for e in task.read("dev") for f in task.featurize(e, Characters(), 32)]

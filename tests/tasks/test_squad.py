@@ -46,7 +46,7 @@ def task_of(root, text, version="v2.0", split="train", **keys):
   path = root / f"{split}-{version}.json"
   path.write_text(text, newline="")
   c = recipes.get_config(version)
-  c.task.update(data_dir=str(root), **keys)
+  c.task.update({"span_head": "independent", **keys}, data_dir=str(root))
   return tasks.make(c.task)
 
 
@@ -125,7 +125,7 @@ def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path):
   c = tiny.get_config()
   c.data.tokenizer.update(kind=kind, vocab_size=400)
   tokenizer = tokenizers.train_tokenizer(c.data.tokenizer, iter([*TEXT, " ".join(PIECES)] * 20), str(tmp_path), seed=0)
-  rng, config = random.Random(0), recipes.get_config().task
+  rng, config = random.Random(0), recipes.get_config("v2.0,roberta").task
   task = tasks.make(config)
   for _ in range(150):
     context, places = rng.choice(["", " ", "\r\n"]), []
@@ -194,9 +194,9 @@ def test_version_1_always_answers(tmp_path):
   assert json.loads(task.files({"dev": (answers, examples)})["dev_predictions.json"]) == {"q0": "bc"}
 
 
-RECIPES = {  # rate, batch, weight decay, layer decay, epochs, warm-up: ELECTRA Table 5, RoBERTa Table 10
-  "v1.1": (1e-4, 32, 0, 0.8, 2, 0.1), "v2.0,large": (5e-5, 32, 0, 0.9, 2, 0.1),
-  "v2.0,roberta": (1.5e-5, 48, 0.01, 1, 2, 0.06),
+RECIPES = {  # rate, batch, weight decay, layer decay, epochs, warm-up, head: ELECTRA Table 5, RoBERTa Table 10
+  "v1.1": (1e-4, 32, 0, 0.8, 2, 0.1, "joint_span"), "v2.0,large": (5e-5, 32, 0, 0.9, 2, 0.1, "joint_span"),
+  "v2.0,roberta": (1.5e-5, 48, 0.01, 1, 2, 0.06, "span"),
 }
 
 
@@ -206,7 +206,7 @@ def test_recipes(argument):
   c.task.update(init_from="runs/base", data_dir="data")
   c = config_lib.resolve(c)
   assert (c.optimizer.learning_rate, c.train.batch_size, c.optimizer.weight_decay_rate, c.task.layer_decay,
-          c.task.num_epochs, c.task.warmup_share) == RECIPES[argument]
+          c.task.num_epochs, c.task.warmup_share, tasks.make(c.task).head) == RECIPES[argument]
   assert c.task.name == f"squad_{argument[:4]}" in tasks.TASKS
 
 
