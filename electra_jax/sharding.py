@@ -100,11 +100,12 @@ def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *,
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return call(jnp.zeros((), jnp.uint32), *arrays, *others)
-  rows, axes = partition_spec("batch", None, features), RULES["batch"]
+  axes = batch_axes(mesh, arrays[0].shape[0])
+  rows = PartitionSpec(axes, None, *partition_spec(features))
 
   def local(*arguments):
     num_rows = arguments[0].shape[0] * arguments[0].shape[1]
-    first_row = jax.lax.axis_index(axes).astype(jnp.uint32) * np.uint32(num_rows)
+    first_row = jax.lax.axis_index(axes).astype(jnp.uint32) * np.uint32(num_rows) if axes else jnp.zeros((), jnp.uint32)
     out = call(first_row, *arguments)
     return (*out[:-1], jax.lax.psum(out[-1], axes)) if sums else tuple(out)
 
@@ -113,6 +114,14 @@ def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *,
   specs = (rows,) * (num_outputs - sums) + (shared,) * sums
   return jax.shard_map(local, in_specs=(rows,) * len(arrays) + (shared,) * len(others), out_specs=specs,
                        check_vma=False)(*arrays, *others)
+
+
+def batch_axes(mesh, num_examples: int) -> tuple[str, ...]:
+  """The mesh axes that share a batch; none for one that they cannot, like the example of an initialisation: every
+  device computes all of it.
+  """
+  axes = RULES["batch"]
+  return axes if num_examples % math.prod(mesh.shape[axis] for axis in axes) == 0 else ()
 
 
 def path_name(path: tuple) -> str:

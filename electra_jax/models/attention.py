@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
@@ -83,8 +84,6 @@ def _fused_backward(rate, interpret, kept, gradient):
 
 _fused.defvjp(_fused_forward, _fused_backward)
 
-_AXES = {"b": "batch", "h": "heads"}  # letters of a shape -> logical axes; the rest is on every device
-
 
 def _on_local_heads(call, seeds, arrays, out_letters):
   """Runs a kernel, which the compiler cannot split, on each device's examples and heads.
@@ -94,14 +93,15 @@ def _on_local_heads(call, seeds, arrays, out_letters):
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return call(jnp.concatenate([seeds, jnp.zeros(2, jnp.uint32)]), *arrays.values())
-  batch_axes, head_axis = sharding.RULES["batch"], sharding.RULES["heads"]
+  axes = {"b": sharding.batch_axes(mesh, arrays["b"].shape[0]), "h": sharding.RULES["heads"]}
 
   def spec(letters):
-    return sharding.partition_spec(*(_AXES.get(letter) for letter in letters.strip()))
+    return PartitionSpec(*(axes.get(letter) for letter in letters.strip()))
 
   def local(seeds, *arguments):
     examples, _, heads = arguments[1].shape[:3]
-    first = jax.lax.axis_index(batch_axes) * examples, jax.lax.axis_index(head_axis) * heads
+    first = (jax.lax.axis_index(axes["b"]) * examples if axes["b"] else jnp.zeros((), jnp.int32),
+             jax.lax.axis_index(axes["h"]) * heads)
     return tuple(call(jnp.concatenate([seeds, jnp.stack(first).astype(jnp.uint32)]), *arguments))
 
   return jax.shard_map(local, in_specs=(spec(""), *map(spec, arrays)), out_specs=tuple(map(spec, out_letters)),

@@ -3,6 +3,7 @@
 `step` compiles the real train step, runs it on synthetic rows and prints JSON; `data` is in `bench_data`.
 """
 
+import contextlib
 import functools
 import json
 import statistics
@@ -111,8 +112,8 @@ def compared(now: dict, path: str) -> str:
   return "\n".join([*lines, *(f"not the same {name}: {before.get(name)} -> {now.get(name)}" for name in changed)])
 
 
-def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> dict:
-  """The figures of one recipe; see USAGE."""
+def time_step(config, *, windows: int, window_steps: int, profile: str = "", alone=None) -> dict:
+  """The figures of one recipe; see USAGE. What is timed runs within the context `alone`, compiling does not."""
   import jax
   import jax.numpy as jnp
 
@@ -138,20 +139,22 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> 
     started = time.perf_counter()
     step = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - started
-    for _ in range(3):
-      state, pairs = step(state, batch)
-    jax.block_until_ready(state)
-    seconds = []
-    for window in range(windows):
-      if profile and window == windows - 1:
-        jax.profiler.start_trace(profile)
-      started = time.perf_counter()
-      for _ in range(window_steps):
+    with alone or contextlib.nullcontext():
+      for _ in range(3):
         state, pairs = step(state, batch)
       jax.block_until_ready(state)
-      seconds.append((time.perf_counter() - started) / window_steps)
-      if profile and window == windows - 1:
-        jax.profiler.stop_trace()
+      seconds = []
+      for window in range(windows):
+        if profile and window == windows - 1:
+          jax.profiler.start_trace(profile)
+        started = time.perf_counter()
+        for _ in range(window_steps):
+          state, pairs = step(state, batch)
+        jax.block_until_ready(state)
+        seconds.append((time.perf_counter() - started) / window_steps)
+        if profile and window == windows - 1:
+          jax.profiler.stop_trace()
+      matmul = matmul_flops_per_second()
   device, best = jax.devices()[0], statistics.median(seconds)
   flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
   peak = flops.hardware_peak(device.device_kind)
@@ -163,7 +166,8 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "") -> 
     "sequence_length": config.data.sequence_length, "batch_size": config.train.batch_size,
     "tokens_per_second": round(rows["input_ids"].size / best), "step_ms": round(1000 * best, 3),
     "mfu": None if peak is None else round(flops_per_second / peak, 4),
-    "share_of_matmul": round(flops_per_second / matmul_flops_per_second(), 4),
+    "share_of_matmul": round(flops_per_second / matmul, 4),
+    "matmul_tflops": round(matmul / 1e12, 1),
     "compile_seconds": round(compile_seconds, 1),
     "peak_gib": round((memory.temp_size_in_bytes + memory.argument_size_in_bytes) / 2**30, 2), "loss": round(loss, 3),
   }

@@ -1,106 +1,173 @@
-"""How fast is a training step beside PyTorch's on this machine? ELECTRA's joint step in both, float32 on a CPU.
+"""How fast is a training step beside PyTorch's on this machine? The same networks, rows and dropout in both.
 
-  python -m tests.peers.step_peer [--hidden_size=128 --layers=4 --length=64 --batch=32 --windows=5]
+  python -m tests.peers.step_peer                                                  a small ELECTRA, minutes on any CPU
+  python -m tests.peers.step_peer --recipe=configs/base.py --set=train.batch_size=64          on a GPU
+  python -m tests.peers.step_peer --recipe=configs/bert_large.py --set=train.batch_size=32
 
-The peer is transformers' ElectraForMaskedLM and ElectraForPreTraining with shared token embeddings, the head and the
-sampling at the masked positions alone, dropout 0.1, AdamW. Both do the same arithmetic; windows alternate.
+The peer is transformers' ELECTRA (a generator and a discriminator with shared token embeddings) or BERT, with SDPA and
+AdamW; on a GPU in bfloat16 autocast, compiled, with fused AdamW. Its head and its sampling work at the masked positions
+alone, as an expert would write it; --whole has them at all positions, as the classes come. It neither clips gradients
+nor draws masks: what is left out is in its favour. Ours is `electra_jax.tools.bench step` in a process of its own.
 """
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 
 import torch
 import transformers
 
-from configs import small
 from electra_jax import config as config_lib
-from electra_jax.tools import bench
+from electra_jax import recipes
+from electra_jax.tools import ablate, bench
 
-VOCAB_SIZE = 8192
-
-
-def our_config(options):
-  """The recipe of ELECTRA-Small at the sizes asked for, with AdamW."""
-  config = small.get_config()
-  config.model.update(hidden_size=options.hidden_size, embedding_size=options.hidden_size,
-                      num_hidden_layers=options.layers, num_attention_heads=max(1, options.hidden_size // 32),
-                      intermediate_size=4 * options.hidden_size)
-  config.data.sequence_length = options.length
-  config.data.tokenizer.vocab_size = VOCAB_SIZE
-  config.train.update(batch_size=options.batch, compute_dtype="float32")
-  config.optimizer.name = "adamw"
-  return config_lib.resolve(config)
+# Without --recipe: ELECTRA-Small's recipe, small enough for two cores.
+ON_CPU = ("model.hidden_size=128", "model.embedding_size=128", "model.num_hidden_layers=4",
+          "model.num_attention_heads=4", "model.intermediate_size=512", "data.sequence_length=64",
+          "data.tokenizer.vocab_size=8192", "train.batch_size=32", "train.compute_dtype=float32",
+          "optimizer.name=adamw")
 
 
 class Peer:
-  """The same networks in PyTorch."""
+  """The networks of a recipe in PyTorch, and their training step."""
 
-  def __init__(self, config):
-    def encoder(sizes):
-      return transformers.ElectraConfig(
-        vocab_size=config.model.vocab_size, embedding_size=config.model.embedding_size, hidden_size=sizes.hidden_size,
-        num_hidden_layers=sizes.num_hidden_layers, num_attention_heads=sizes.num_attention_heads,
-        intermediate_size=sizes.intermediate_size, attn_implementation="sdpa")
+  def __init__(self, config, device: str, whole: bool = False):
+    if config.objective.name not in ("rtd", "mlm"):
+      raise SystemExit(f"The peer has ELECTRA (rtd) and BERT (mlm), not {config.objective.name}.")
+    self.device, self.whole = device, whole
+    sizes = {"vocab_size": config.model.vocab_size, "attn_implementation": "sdpa"}
 
-    self.generator = transformers.ElectraForMaskedLM(encoder(config.generator))
-    self.discriminator = transformers.ElectraForPreTraining(encoder(config.model))
-    table = self.discriminator.electra.embeddings.word_embeddings.weight
-    self.generator.electra.embeddings.word_embeddings.weight = table
-    self.generator.generator_lm_head.weight = table
-    parameters = {id(p): p for network in (self.generator, self.discriminator) for p in network.parameters()}
-    self.optimizer = torch.optim.AdamW(parameters.values(), lr=1e-4)
+    def encoder(of):
+      return {"hidden_size": of.hidden_size, "num_hidden_layers": of.num_hidden_layers,
+              "num_attention_heads": of.num_attention_heads, "intermediate_size": of.intermediate_size, **sizes}
+
+    if config.objective.name == "mlm":
+      networks = [transformers.BertForMaskedLM(transformers.BertConfig(**encoder(config.model)))]
+      self.loss = self.mlm_loss
+    else:
+      width = config.model.embedding_size
+      networks = [kind(transformers.ElectraConfig(embedding_size=width, **encoder(of)))
+                  for kind, of in ((transformers.ElectraForMaskedLM, config.generator),
+                                   (transformers.ElectraForPreTraining, config.model))]
+      table = networks[1].electra.embeddings.word_embeddings.weight
+      networks[0].electra.embeddings.word_embeddings.weight = table
+      networks[0].generator_lm_head.weight = table
+      self.loss = self.rtd_loss
+    self.networks = [network.to(device).train() for network in networks]
+    parameters = {id(p): p for network in self.networks for p in network.parameters()}
+    self.optimizer = torch.optim.AdamW(parameters.values(), lr=1e-4, fused=device == "cuda")
     rows = bench.synthetic_batch(config)
     self.ids, self.masked, self.positions, self.targets = (
-      torch.from_numpy(rows[name]).long() for name in ("input_ids", "masked_input_ids", "masked_positions",
-                                                       "masked_ids"))
+      torch.from_numpy(rows[name]).long().to(device)
+      for name in ("input_ids", "masked_input_ids", "masked_positions", "masked_ids"))
+    self.half = config.train.compute_dtype == "bfloat16"
+    if device == "cuda":
+      self.loss = torch.compile(self.loss)
 
-  def step(self):
-    """One update."""
-    hidden = self.generator.electra(input_ids=self.masked).last_hidden_state
+  def predict(self, encode, head):
+    """(logits, targets): at the masked positions [rows * slots, vocabulary], or at all with -100 for the others."""
+    hidden = encode(input_ids=self.masked).last_hidden_state
+    if self.whole:
+      targets = torch.full_like(self.ids, -100).scatter(1, self.positions, self.targets)
+      return head(hidden).flatten(0, 1), targets.flatten()
     hidden = hidden.gather(1, self.positions[..., None].expand(-1, -1, hidden.shape[-1]))
-    logits = self.generator.generator_lm_head(self.generator.generator_predictions(hidden))
-    mlm_loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), self.targets.flatten())
+    return head(hidden).flatten(0, 1), self.targets.flatten()
+
+  def mlm_loss(self):
+    """Of BERT."""
+    logits, targets = self.predict(self.networks[0].bert, self.networks[0].cls)
+    return torch.nn.functional.cross_entropy(logits.float(), targets)
+
+  def rtd_loss(self):
+    """Of ELECTRA: generator, sampling, discriminator."""
+    generator, discriminator = self.networks
+    logits, targets = self.predict(
+      generator.electra, lambda hidden: generator.generator_lm_head(generator.generator_predictions(hidden)))
+    logits = logits.float()
+    mlm_loss = torch.nn.functional.cross_entropy(logits, targets)
     with torch.no_grad():
-      sampled = torch.distributions.Categorical(logits=logits).sample()
-    corrupted = self.ids.scatter(1, self.positions, sampled)
-    judged = self.discriminator(input_ids=corrupted).logits
+      noise = -torch.log(-torch.log(torch.rand_like(logits) + 1e-9) + 1e-9)
+      sampled = (logits + noise).argmax(-1).view(len(self.ids), -1)
+      if self.whole:
+        sampled = sampled.gather(1, self.positions)
+      corrupted = self.ids.scatter(1, self.positions, sampled)
+    judged = discriminator(input_ids=corrupted).logits.float()
     rtd_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged, (corrupted != self.ids).float())
-    (mlm_loss + 50 * rtd_loss).backward()
-    torch.nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], 1.0)
+    return mlm_loss + 50 * rtd_loss
+
+  def step(self) -> None:
+    """One update."""
+    with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.half):
+      loss = self.loss()
+    loss.backward()
     self.optimizer.step()
     self.optimizer.zero_grad(set_to_none=True)
 
+  def time(self, steps: int) -> float:
+    """Seconds a step."""
+    wait = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+    wait()
+    started = time.perf_counter()
+    for _ in range(steps):
+      self.step()
+    wait()
+    return (time.perf_counter() - started) / steps
 
-def time_peer(peer: Peer, steps: int) -> float:
-  """Seconds a step."""
+
+def time_peer(config, device: str, *, windows: int, window_steps: int, whole: bool = False) -> dict:
+  """tokens_per_second (the median of the windows), slowest, fastest, and what ran."""
+  peer = Peer(config, device, whole)
   started = time.perf_counter()
-  for _ in range(steps):
-    peer.step()
-  return (time.perf_counter() - started) / steps
+  peer.time(5)  # compiles
+  warm_up = time.perf_counter() - started
+  seconds = [peer.time(window_steps) for _ in range(windows)]
+  tokens = peer.ids.numel()
+  return {"tokens_per_second": round(tokens / statistics.median(seconds)), "slowest": round(tokens / max(seconds)),
+          "fastest": round(tokens / min(seconds)), "step_ms": round(1000 * statistics.median(seconds), 3),
+          "kind": "stock" if whole else "gathered", "warm_up_seconds": round(warm_up, 1),
+          "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1) if device == "cuda" else None,
+          "device": torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads",
+          "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def time_ours(recipe: str, settings, *, windows: int, window_steps: int) -> dict:
+  """What `bench step` prints, from a process of its own: two libraries share a GPU badly."""
+  command = [sys.executable, "-m", "electra_jax.tools.bench", "step", f"--config={recipe}", f"--windows={windows}",
+             f"--window_steps={window_steps}", *(f"--config.{setting}" for setting in settings)]
+  environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+  return json.loads(said.strip().splitlines()[-1])
 
 
 def main() -> None:
-  """Prints both rates and their ratio."""
+  """Times the peer, ours, and the peer again: a machine that warms up or is shared shows."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  for name, value in (("hidden_size", 128), ("layers", 4), ("length", 64), ("batch", 32), ("windows", 5),
-                      ("window_steps", 5)):
-    parser.add_argument(f"--{name}", type=int, default=value)
+  parser.add_argument("--recipe", default="", help="as bench's --config")
+  parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe; repeatable")
+  parser.add_argument("--windows", type=int, default=5)
+  parser.add_argument("--window_steps", type=int, default=5)
+  parser.add_argument("--whole", action="store_true", help="the peer's head at all positions")
   options = parser.parse_args()
-  config = our_config(options)
-  tokens = options.batch * options.length
-  peer = Peer(config)
-  time_peer(peer, 2)
-  theirs, ours = [], []
-  for _ in range(2):  # before and after ours: a machine that warms up or is shared shows
-    theirs += [time_peer(peer, options.window_steps) for _ in range(options.windows)]
-    if not ours:
-      figures = bench.time_step(config, windows=options.windows, window_steps=options.window_steps)
-      ours.append(figures["step_ms"] / 1000)
-  rate, peer_rate = tokens / ours[0], tokens / statistics.median(theirs)
-  print(f"ours {rate:,.0f} tokens/s (compiled in {figures['compile_seconds']} s), peer {peer_rate:,.0f} tokens/s "
-        f"({torch.get_num_threads()} threads, windows {tokens / max(theirs):,.0f} to {tokens / min(theirs):,.0f}): "
-        f"{rate / peer_rate:.2f} times")
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  recipe = options.recipe or "configs/small.py"
+  settings = [*(() if options.recipe else ON_CPU), *options.set]
+  _, given = recipes.load(recipe)
+  ablate.override(given, settings)
+  config = config_lib.resolve(given)
+  how = {"windows": options.windows, "window_steps": options.window_steps}
+  first = time_peer(config, device, whole=options.whole, **how)
+  if device == "cuda":
+    torch.cuda.empty_cache()
+  ours = time_ours(recipe, settings, **how)
+  again = time_peer(config, device, whole=options.whole, **how)
+  rate, peer_rate = ours["tokens_per_second"], max(first["tokens_per_second"], again["tokens_per_second"])
+  print(json.dumps({"ours": ours, "peer": first, "peer_again": again}))
+  print(f"ours {rate:,} tokens/s, peer {peer_rate:,} ({first['slowest']:,} to {again['fastest']:,}): "
+        f"{rate / peer_rate:.2f} times, on {first['device']}")
 
 
 if __name__ == "__main__":
