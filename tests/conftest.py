@@ -17,6 +17,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 from jaxtyping import install_import_hook
 
+# Their assertions say what differs, as those of the tests themselves do.
+pytest.register_assert_rewrite("tests.small_runs", "tests.data.corpora")
+
 # Every jaxtyping annotation of the numerical code is checked at trace time.
 install_import_hook(["electra_jax.models", "electra_jax.objectives"], "beartype.beartype")
 
@@ -40,7 +43,8 @@ def shared() -> pathlib.Path:
 
 # With several workers a file is one unit of work; the long ones go first, so that no worker ends with one alone.
 LONG_FILES = ("test_pretrain.py", "test_ablation_runs.py", "test_ablations.py", "test_configs.py", "test_bad_input.py",
-              "test_formats_run.py", "test_objectives.py", "test_predict.py", "test_parity.py", "test_inference.py")
+              "test_faults.py", "test_formats_run.py", "test_objectives.py", "test_predict.py", "test_parity.py",
+              "test_inference.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -4,65 +4,33 @@ Each row of a table says how the input is broken, and what the error must name. 
 that compiles in a moment (tests/fake_objective.py); the command itself runs where the exit status or the flags matter.
 """
 
-import hashlib
-import itertools
-import os
-import pathlib
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
-from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
-from configs import base, tiny
-from electra_jax import checkpoints, distributed, metrics, objectives, pretrain
-from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from configs import base
+from electra_jax import checkpoints, metrics, objectives, pretrain
 from electra_jax.data import lines, order, tokenizers
 from electra_jax.errors import UserError
-from electra_jax.tools import soak
 from tests import fake_objective
 from tests.conftest import ROOT
-from tests.test_pretrain import environment, write_corpus
-
-STEPS = 4
-
-
-class Place(NamedTuple):
-  """A folder with a corpus and a run of STEPS steps, and the name of a workdir that does not exist yet."""
-
-  root: pathlib.Path
-
-  @property
-  def corpus(self):
-    return self.root / "corpus.txt"
-
-  @property
-  def run(self):
-    return self.root / "run"
-
-  @property
-  def new(self):
-    return self.root / "new"
-
-
-def small(place, **changes):
-  """A recipe in which everything is small; `changes` are dotted keys with "__" for the dot."""
-  given = tiny.get_config("tiny")
-  given.update_from_flattened_dict({
-    "data.path": str(place.corpus), "data.sequence_length": 16, "data.heldout_share": 0.1, "data.num_workers": 1,
-    "data.shard_examples": 1, "data.reader": "threads", "data.tokenizer.kind": "wordpiece",
-    "data.tokenizer.vocab_size": fake_objective.VOCABULARY, "train.batch_size": 8, "train.num_steps": STEPS,
-    "train.log_every_steps": 1, "checkpoint.every_steps": 2, "optimizer.warmup_steps": 1, "log.tensorboard": False,
-    **{key.replace("__", "."): value for key, value in changes.items()}})
-  return given
+from tests.small_runs import (
+  STEPS,
+  Place,
+  assert_four_parts,
+  contents,
+  flip_byte,
+  prepare,
+  refused,
+  shard_of,
+  small,
+)
+from tests.test_pretrain import environment
 
 
 @pytest.fixture(autouse=True)
@@ -72,40 +40,13 @@ def fake(monkeypatch):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  place = Place(tmp_path_factory.mktemp("prepared"))
-  write_corpus(place.corpus, num_documents=20)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(objectives, "make", fake_objective.make)
-    pretrain.pretrain(small(place), str(place.run))
-  return place
+  return prepare(tmp_path_factory.mktemp("prepared"))
 
 
 @pytest.fixture
 def place(prepared, tmp_path):
   shutil.copytree(prepared.root, tmp_path / "place")
   return Place(tmp_path / "place")
-
-
-def contents(folder):
-  """Relative path -> digest of every file, and "" for folders."""
-  return {str(path.relative_to(folder)): hashlib.sha1(path.read_bytes()).hexdigest() if path.is_file() else ""
-          for path in sorted(folder.rglob("*"))}
-
-
-def assert_four_parts(error, *words):
-  assert all(str(part).strip() for part in (error.what, error.got, error.allowed, error.fix))
-  assert all(word in str(error) for word in words), str(error)
-
-
-def refused(place, workdir, *words, **changes):
-  """Runs, and asserts the error and that every file is as before; of a new workdir the empty folder is left at most."""
-  before = contents(place.root)
-  with pytest.raises(UserError) as caught:
-    pretrain.pretrain(small(place, **changes), str(workdir))
-  assert_four_parts(caught.value, *words)
-  after = contents(place.root)
-  assert {name: after.get(name) for name in before} == before
-  assert set(after) - set(before) <= {"new"}
 
 
 # ---- the corpus: (what makes the file, what the error names) ----
@@ -193,17 +134,6 @@ def other_vocabulary(place):
   return {"data__tokenizer__path": str(place.root / "vocab.txt"), "data__shards_path": str(place.run / "shards")}
 
 
-def flip_byte(path):
-  data = bytearray(path.read_bytes())
-  data[-5] ^= 1
-  path.write_bytes(data)
-
-
-def shard_of(place, example):
-  (path,) = (place.run / "shards" / "train").glob(f"{example:05d}*")  # shards hold one example each here
-  return path
-
-
 def damaged_first_shard(place):
   number = len(list((place.run / "shards" / "train").glob("[0-9]*.npy")))  # not lengths.npy
   (example, *_), _ = order.example_order(0, 8, number, 0)
@@ -283,97 +213,7 @@ def test_checkpoints_of_another_model_are_not_touched(place):
   assert contents(place.run / "checkpoints") == before
 
 
-# ---- faults while it trains ----
-
-
-def assert_run_can_go_on(place, workdir):
-  """What is there is whole: the checkpoints, the log, and the next start."""
-  steps = checkpoints.saved_steps(str(workdir))
-  assert steps and not [name for name in os.listdir(workdir / "checkpoints") if not name.isdigit()]
-  for step in steps:
-    checkpoints.load_params(str(workdir), step=step)
-  assert all(line.endswith("}\n") for line in (workdir / metrics.FILE_NAME).open())
-
-
-@pytest.mark.parametrize("reader", ["threads", "tf"])
-def test_a_shard_that_is_damaged_further_on_ends_the_run(place, reader):
-  """The run must not wait for the batch, nor go on without it; what was saved before stays."""
-  number = len(list((place.run / "shards" / "train").glob("[0-9]*.npy")))  # not lengths.npy
-  batches = [set(order.example_order(step, 8, number, 0)[0].tolist()) for step in range(9)]
-  (example, *_) = sorted(batches[8] - set.union(*batches[:8]))  # the ninth batch is the first to read it
-  flip_byte(shard_of(place, example))
-  with pytest.raises(UserError) as caught:
-    pretrain.pretrain(small(place, train__num_steps=20, data__reader=reader), str(place.run))
-  assert_four_parts(caught.value, "A shard is damaged", f"{example:05d}")
-  assert checkpoints.saved_steps(str(place.run)) == [4, 6]
-  assert_run_can_go_on(place, place.run)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-  """A function that mounts a file system of so many KiB; only root may, elsewhere the test is skipped."""
-  mounted = []
-
-  def mount(folder, size):
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(folder)]
-    try:
-      subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-      pytest.skip("a small disk needs the right to mount one; tests/data/test_shards.py simulates a full one")
-    mounted.append(folder)
-    return folder
-
-  yield mount
-  for folder in mounted:
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_disk_full_while_shards_are_written(place, small_disk):
-  disk = small_disk(place.root / "disk", size=16)  # four blocks: the shards are more files than that
-  refused(place, place.run, "could not be written", "No space left", "disk/shards", "--config.data.shards_path",
-          data__shards_path=str(disk / "shards"))
-  assert not os.listdir(disk)
-
-
-def test_disk_full_while_a_checkpoint_is_written(place, small_disk, capfd):
-  """The checkpoints before stay, nothing half-written remains, no traceback hides the error; with room it goes on."""
-  folder, aside = place.run / "checkpoints", place.root / "aside"
-  folder.rename(aside)
-  used = sum(-(-path.stat().st_size // 4096) * 4 for path in aside.rglob("*") if path.is_file())
-  small_disk(folder, used + 20)
-  shutil.copytree(aside, folder, dirs_exist_ok=True)
-  before = contents(folder)
-  with pytest.raises(UserError) as caught:
-    pretrain.pretrain(small(place, train__num_steps=20), str(place.run))
-  assert_four_parts(caught.value, "A checkpoint cannot be written", str(folder), "No space left")
-  assert "Traceback" not in capfd.readouterr().err
-  assert contents(folder) == before
-  assert_run_can_go_on(place, place.run)
-  subprocess.run(["mount", "-o", "remount,size=1m", str(folder)], check=True)
-  pretrain.pretrain(small(place, train__num_steps=8), str(place.run))
-  assert checkpoints.saved_steps(str(place.run)) == [6, 8]
-
-
-def test_read_only_disk(place, small_disk):
-  disk = small_disk(place.root / "disk", 64)
-  subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-  refused(place, disk / "run", "cannot be written", "Read-only", "--workdir")
-
-
-def test_the_clock_goes_back_all_the_time(place, monkeypatch):
-  """By an hour at each look at it: no negative time, no wrong checkpoint, and the bits of the run with a good clock."""
-  looks, now = itertools.count(), time.time()
-  monkeypatch.setattr(time, "time", lambda: now - 3600 * next(looks))
-  monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * (now - 3600 * next(looks))))
-  pretrain.pretrain(small(place), str(place.new))
-  shutil.rmtree(place.new / f"checkpoints/{STEPS}")
-  pretrain.pretrain(small(place), str(place.new))
-  assert next(looks) > 2, "nobody has looked at the clock"
-  soak.compare(str(place.run), str(place.new))  # negative times too
-
-
-# ---- the command: flags, exit status, signals ----
+# ---- the command: flags and exit status ----
 
 COMMANDS = {
   "typo in a flag": ("--config=configs/tiny.py --workdirr=W", ["workdirr", "Did you mean: workdir"]),
@@ -401,102 +241,3 @@ def test_the_command_ends_with_status_2(tmp_path, row):
   assert all(re.search(rf"^  {part}: +\S", done.stderr, re.MULTILINE) for part in ("got", "allowed", "fix"))
   assert all(word in done.stderr for word in words), done.stderr
   assert contents(tmp_path).keys() <= {"W"}
-
-
-def start(place, workdir, num_steps, **variables):
-  """The command with the quick model, as a process."""
-  changes = config_lib.diff(tiny.get_config("tiny"), small(place, train__num_steps=num_steps))
-  return subprocess.Popen(
-    [sys.executable, "-m", "tests.fake_objective", "--config=configs/tiny.py:tiny", f"--workdir={workdir}",
-     *(f"--config.{key}={value}" for key, (_, value) in changes.items())],
-    cwd=ROOT, env=environment() | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def wait_for_row(workdir, process):
-  deadline = time.monotonic() + 60
-  while time.monotonic() < deadline and process.poll() is None:
-    if max(row["step"] for row in metrics.read_rows(str(workdir))) > STEPS:
-      return
-    time.sleep(0.05)
-  raise AssertionError(process.communicate()[0])
-
-
-def test_sigterm_saves_and_ends_with_status_75(place):
-  process = start(place, place.run, num_steps=1_000_000)
-  wait_for_row(place.run, process)
-  process.send_signal(signal.SIGTERM)
-  said = process.communicate(timeout=20)[0]
-  assert process.returncode == 75 and "Traceback" not in said, said
-  step = int(re.search(r"Stopped after step (\d+) of 1000000", said).group(1))
-  assert checkpoints.saved_steps(str(place.run))[-1] == step > STEPS
-  assert_run_can_go_on(place, place.run)
-  pretrain.pretrain(small(place, train__num_steps=step + 1), str(place.run))
-  assert checkpoints.saved_steps(str(place.run))[-1] == step + 1
-
-
-def test_a_second_job_in_a_workdir_refuses_and_the_first_goes_on(place):
-  first = start(place, place.run, num_steps=1_000_000)
-  wait_for_row(place.run, first)
-  second = start(place, place.run, num_steps=1_000_000)
-  said = second.communicate(timeout=60)[0]
-  assert second.returncode == 2 and "Another job is running in the workdir" in said, said
-  assert first.poll() is None
-  first.kill()  # the lock ends with it
-  first.communicate(timeout=20)
-  with workdir_lib.lock(str(place.run)):
-    pass
-
-
-def free_address():
-  with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    return f"127.0.0.1:{free.getsockname()[1]}"
-
-
-def start_two(place, workdir, num_steps):
-  address = free_address()
-  return [start(place, workdir, num_steps, COORDINATOR_ADDRESS=address, NUM_PROCESSES="2", PROCESS_ID=str(index))
-          for index in range(2)]
-
-
-def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(place):
-  first, second = start_two(place, place.run, num_steps=1_000_000)
-  wait_for_row(place.run, first)
-  second.send_signal(signal.SIGTERM)
-  said = [process.communicate(timeout=60)[0] for process in (first, second)]
-  assert (first.returncode, second.returncode) == (75, 75), said
-  steps = {re.search(r"Stopped after step (\d+)", text).group(1) for text in said}
-  assert len(steps) == 1 and checkpoints.saved_steps(str(place.run))[-1] == int(steps.pop())
-
-
-def test_an_error_of_one_of_two_processes_ends_both(place):
-  """The second waits for shards that the first cannot make; jax by itself would keep both for minutes."""
-  place.corpus.unlink()
-  first, second = start_two(place, place.new, num_steps=10)
-  said = first.communicate(timeout=60)[0]
-  assert first.returncode == 2 and "The corpus does not exist" in said, said
-  second.communicate(timeout=60)
-  assert second.returncode != 0
-
-
-def test_ctrl_c_is_noted_once():
-  """Inside `with` the first is noted, the second interrupts; outside it is as it was."""
-  former = signal.signal(signal.SIGINT, signal.default_int_handler)
-  try:
-    with distributed.StopRequest() as stop:
-      assert not stop.reached(1)
-      signal.raise_signal(signal.SIGINT)
-      assert stop.reached(2)
-      with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    with distributed.StopRequest() as stop:
-      pass
-    with pytest.raises(KeyboardInterrupt):
-      signal.raise_signal(signal.SIGINT)
-    assert not stop.reached(3)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with distributed.StopRequest() as stop:
-      signal.raise_signal(signal.SIGINT)
-      assert not stop.reached(4)
-  finally:
-    signal.signal(signal.SIGINT, former)

@@ -26,19 +26,13 @@ from electra_jax.errors import UserError
 from electra_jax.optim import schedules, timed
 from tests import fake_objective
 from tests.optim.test_schedules import SHAPES, branch
-from tests.test_bad_input import Place, small
-from tests.test_pretrain import write_corpus
+from tests.small_runs import prepare, small, with_data_of
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
   """A corpus with its tokenizer and shards, in the workdir of a run without steps."""
-  place = Place(tmp_path_factory.mktemp("budgets"))
-  write_corpus(place.corpus, num_documents=20)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(objectives, "make", fake_objective.make)
-    pretrain.pretrain(small(place, train__num_steps=0, data__heldout_share=0.0), str(place.run))
-  return place
+  return prepare(tmp_path_factory.mktemp("budgets"), train__num_steps=0, data__heldout_share=0.0)
 
 
 @pytest.fixture
@@ -47,9 +41,7 @@ def run(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(objectives, "make", fake_objective.make)
 
   def start(name, **changes):
-    given = small(prepared, data__heldout_share=0.0, data__shards_path=str(prepared.run / "shards"),
-                  data__tokenizer__path=str(prepared.run / "tokenizer"), **changes)
-    pretrain.pretrain(given, str(tmp_path / name))
+    pretrain.pretrain(with_data_of(prepared, data__heldout_share=0.0, **changes), str(tmp_path / name))
     return [row for row in metrics.read_rows(str(tmp_path / name)) if row["split"] == "train"]
 
   return start

@@ -29,7 +29,7 @@ RUN = {
   "python -m electra_jax.main --config=configs/detective.py":
     "tests/test_docs.py::test_worked_example_of_an_objective_trains",
   "python -m electra_jax.main --config=... --workdir=...":
-    "tests/test_bad_input.py::test_sigterm_saves_and_ends_with_status_75",
+    "tests/test_faults.py::test_sigterm_saves_and_ends_with_status_75",
   "python -m electra_jax.tools.ablate": "tests/tools/test_ablate.py::test_from_recipes_to_table",
   "python -m electra_jax.tools.bench step": "tests/tools/test_bench_step.py::test_a_step_is_timed",
   "python -m electra_jax.tools.bench data": "tests/tools/test_bench_data.py::test_every_figure_is_there",

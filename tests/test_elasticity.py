@@ -12,7 +12,7 @@ from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import abstract_state
 from tests import fake_objective
 from tests.objectives.test_objectives import make_batch
-from tests.test_bad_input import Place, small
+from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus
 
 MESHES = ((2, 2, 2), (1, 4, 1), (1, 1, 1), (1, 2, 4))  # 8 -> 4 -> 1 -> 8 devices

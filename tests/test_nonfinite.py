@@ -12,7 +12,7 @@ from electra_jax.errors import UserError
 from electra_jax.objectives.contract import Objective, Phase
 from electra_jax.train_state import TrainState
 from tests import fake_objective
-from tests.test_bad_input import Place, small
+from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus
 
 

@@ -26,7 +26,7 @@ from electra_jax.objectives import generators, z_loss
 from electra_jax.objectives.contract import Objective, Phase
 from electra_jax.tools import checkpoints as checkpoints_tool
 from tests.objectives.test_objectives import make_batch
-from tests.test_bad_input import Place, small
+from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus
 
 

@@ -23,9 +23,8 @@ from electra_jax.tools import show_batch
 from tests import fake_objective
 from tests.data import test_pipeline
 from tests.objectives import test_objectives
-from tests.test_bad_input import Place, small
+from tests.small_runs import prepare, with_data_of
 from tests.test_configs import ABLATIONS, RECIPES
-from tests.test_pretrain import write_corpus
 
 SWITCH, STEPS = 4, 8
 CUT = dict(data__initial_sequence_length=8, data__initial_length_steps=SWITCH, train__num_steps=STEPS)
@@ -152,17 +151,11 @@ def test_attention_over_padding_alone_has_a_gradient(kernels):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  place = Place(tmp_path_factory.mktemp("short_rows"))
-  write_corpus(place.corpus, num_documents=20)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(objectives, "make", fake_objective.make)
-    pretrain.pretrain(small(place, train__num_steps=0, data__heldout_share=0.2), str(place.run))
-  return place
+  return prepare(tmp_path_factory.mktemp("short_rows"), train__num_steps=0, data__heldout_share=0.2)
 
 
 def given_of(place, **changes):
-  return small(place, data__heldout_share=0.2, data__shards_path=str(place.run / "shards"),
-               data__tokenizer__path=str(place.run / "tokenizer"), **changes)
+  return with_data_of(place, data__heldout_share=0.2, **changes)
 
 
 def training_rows(workdir):

@@ -12,9 +12,9 @@ import pytest
 from electra_jax.data import bucket_cache, documents, files, shards
 from electra_jax.data.bucket_cache import BucketCache
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts, make_config
 from tests.data.fakes import FakeTokenizer
 from tests.data.test_documents import write
-from tests.data.test_shards import assert_four_parts, make_config
 from tests.data.test_sources import bucket  # noqa: F401 - a fixture
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from electra_jax.data import documents, packing, preparation, shards
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM, Packing
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts, make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
 from tests.data.test_packing import CLS, CORPUS, SEP, as_text, encode, pack
-from tests.data.test_shards import assert_four_parts, make_config, make_corpus
 
 TOKENIZER = FakeTokenizer()
 LABELS = {IS_NEXT: "next", IS_RANDOM: "random"}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from electra_jax.data import sentence_splitting, shards
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts, make_config, read_all
 from tests.data.fakes import FakeTokenizer
 from tests.data.test_documents import write
-from tests.data.test_shards import assert_four_parts, make_config, read_all
 
 
 @pytest.mark.parametrize("language, text, sentences", [

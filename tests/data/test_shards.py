@@ -1,64 +1,19 @@
-"""Shards: what is written can be read back; damage, misuse and a full disk are told and harm nothing."""
+"""Shards: what is written can be read back; damage and misuse are told and harm nothing."""
 
-import errno
-import itertools
 import json
 import os
 import pathlib
-import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from electra_jax.data import documents as documents_lib
-from electra_jax.data import preparation, shard_files, shards
+from electra_jax.data import preparation, shards
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts, make_config, make_corpus, read_all
 from tests.data.fakes import WORDS, FakeTokenizer
 
 TOKENIZER = FakeTokenizer()
-
-
-def make_config(path, **changes):
-  config = ConfigDict(dict(
-    path=str(path), text_field="text", on_bad_record="error", tfds_dir="", heldout_share=0.1, max_documents=0,
-    sentences="line", sentence_language="en", cache_dir="", cache_bytes=0,
-    format="ELECTRA", sequence_length=16, single_segment_share=0.1, short_sequence_share=0.05,
-    shard_examples=50, num_workers=1))
-  config.update(changes)
-  return config
-
-
-def make_corpus(folder, documents=120, seed=0):
-  rng = np.random.default_rng(seed)
-  path = folder / "corpus.txt"
-  text = "\n\n".join("\n".join(" ".join(rng.choice(WORDS, rng.integers(1, 12))) for _ in range(rng.integers(1, 8)))
-                     for _ in range(documents))
-  path.write_text(text)
-  return path
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-  """(config, directory, manifest) of shards that nobody may change; copy them to do harm."""
-  folder = tmp_path_factory.mktemp("shards")
-  config = make_config(make_corpus(folder))
-  directory = folder / "shards"
-  return config, directory, shards.prepare(config, TOKENIZER, str(directory), seed=0, progress=False)
-
-
-def read_all(directory, split, **checks):
-  examples = shards.open_shards(str(directory), split, **checks)
-  return examples, *examples.read(np.arange(len(examples)))
-
-
-def assert_four_parts(error, *words):
-  text = str(error.value)
-  assert all(part in text for part in ("got:", "allowed:", "fix:", *words)), text
 
 
 def test_everything_comes_back(made):
@@ -138,12 +93,6 @@ def test_neither_split_is_empty_by_chance(documents, share, train, heldout):
 # ---- damage ----
 
 
-@pytest.fixture
-def copy(made, tmp_path):
-  shutil.copytree(made[1], tmp_path / "copy")
-  return tmp_path / "copy"
-
-
 def test_flipped_byte_is_found_when_the_shard_is_touched(copy):
   path = copy / "train" / "00001.npy"
   data = bytearray(path.read_bytes())
@@ -206,227 +155,3 @@ def test_other_tokenizer_is_refused(made):
   with pytest.raises(UserError) as error:
     shards.open_shards(str(made[1]), "train", made[0], FakeTokenizer(WORDS[:-1]))
   assert_four_parts(error, "another tokenizer", "fingerprint")
-
-
-# ---- writing goes wrong ----
-
-
-def fill_disk_after(monkeypatch, number):
-  """The `number`-th flush to disk and all later ones fail, as on a full disk."""
-  calls = []
-
-  def fsync(descriptor):
-    calls.append(descriptor)
-    if len(calls) >= number:
-      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-  monkeypatch.setattr(shard_files.os, "fsync", fsync)
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_full_disk_harms_nothing(copy, made, monkeypatch, number):
-  before = {path: path.read_bytes() for path in copy.rglob("*.*")}
-  fill_disk_after(monkeypatch, number)
-  with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(copy), seed=1, progress=False)
-  assert_four_parts(error, "No space left", "bytes free", "unharmed", "shards_path", ".npy")
-  assert {path: path.read_bytes() for path in copy.rglob("*.*")} == before
-  assert os.listdir(copy.parent) == ["copy"]
-
-
-def test_unwritable_folder(made, tmp_path):
-  (tmp_path / "file").write_text("")
-  with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(tmp_path / "file" / "shards"), seed=0, progress=False)
-  assert_four_parts(error, "could not be written", "file")
-
-
-def test_a_folder_with_other_things_is_refused(made, tmp_path):
-  (tmp_path / "thesis.tex").write_text("years of work")
-  with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(tmp_path), seed=0, progress=False)
-  assert_four_parts(error, "holds something else")
-  assert os.listdir(tmp_path) == ["thesis.tex"]
-
-
-def test_shards_are_replaced_when_the_new_ones_are_complete(copy, made):
-  old = (copy / "train" / "00000.npy").read_bytes()
-  shards.prepare(made[0], TOKENIZER, str(copy), seed=1, progress=False)
-  assert (copy / "train" / "00000.npy").read_bytes() != old
-  assert os.listdir(copy.parent) == ["copy"]
-  shards.open_shards(str(copy), "train", made[0], TOKENIZER)
-
-
-def test_what_a_kill_leaves_is_cleared(copy, made):
-  """A dead process's partial set goes, a living one's stays, and a set that was being replaced comes back."""
-  dead = copy.parent / f"copy.partial-{shard_files.socket.gethostname()}-{2**22 + 1}"  # above any process number
-  living = copy.parent / f"copy.partial-{shard_files.socket.gethostname()}-{os.getppid()}"
-  for folder in (dead, living):
-    (folder / "train").mkdir(parents=True)
-  os.rename(copy, copy.parent / "copy.replaced-x")
-  partial = shard_files.make_partial_directory(str(copy))
-  assert not dead.exists() and living.exists() and os.path.isdir(partial)
-  shards.open_shards(str(copy), "train", made[0], TOKENIZER)
-
-
-def test_a_corpus_without_tokens(made, tmp_path):
-  class Mute(FakeTokenizer):
-    def encode_batch(self, texts):
-      return [[] for _ in texts]
-
-  with pytest.raises(UserError) as error:
-    shards.prepare(made[0], Mute(), str(tmp_path / "s"), seed=0, progress=False)
-  assert_four_parts(error, "too small")
-  assert not os.listdir(tmp_path)
-
-
-class Crashing(FakeTokenizer):
-  """Kills its process, as the kernel does when memory runs out."""
-
-  def encode_batch(self, texts):
-    os._exit(9)
-
-
-def test_a_killed_worker_is_told(made, tmp_path):
-  with pytest.raises(UserError) as error:
-    shards.prepare(make_config(made[0].path, num_workers=2), Crashing(), str(tmp_path / "s"), seed=0, progress=False)
-  assert_four_parts(error, "killed", "num_workers=1")
-  assert not os.listdir(tmp_path)
-
-
-SLOW_PREPARATION = """
-import sys, time
-from tests.data.fakes import FakeTokenizer
-from tests.data.test_shards import make_config
-from electra_jax.data import shards
-
-class Slow(FakeTokenizer):
-  def encode_batch(self, texts):
-    print("working", flush=True)
-    time.sleep(60)
-
-if __name__ == "__main__":
-  shards.prepare(make_config(sys.argv[1], num_workers=2), Slow(), sys.argv[2], seed=1, progress=False)
-"""
-
-
-def test_kill_harms_nothing_and_leaves_no_process(copy, made, tmp_path):
-  before = {path: path.read_bytes() for path in copy.rglob("*.*")}
-  program = tmp_path / "slow.py"
-  program.write_text(SLOW_PREPARATION)
-  process = subprocess.Popen([sys.executable, str(program), made[0].path, str(copy)], stdout=subprocess.PIPE,
-                             env=os.environ | {"PYTHONPATH": os.getcwd()})
-  assert process.stdout.readline() == b"working\n"  # a worker has begun
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  assert {path: path.read_bytes() for path in copy.rglob("*.*")} == before
-  assert [name for name in os.listdir(tmp_path) if ".partial-" in name]
-  # The workers hold the other end of the pipe: it ends when they do.
-  os.set_blocking(process.stdout.fileno(), False)
-  ended = False
-  for _ in range(100):
-    ended = ended or process.stdout.read() == b""
-    if ended:
-      break
-    time.sleep(0.05)
-  assert ended
-  shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
-  assert sorted(os.listdir(tmp_path)) == ["copy", "slow.py"]
-
-
-# ---- going on after a kill ----
-
-KILLED_PREPARATION = """
-import os, sys
-from tests.data.fakes import FakeTokenizer
-from tests.data.test_shards import make_config
-from electra_jax.data import journal, preparation, shards
-
-class Slow(FakeTokenizer):
-  def encode_batch(self, texts):
-    print("chunk", flush=True)
-    sys.stdin.readline()
-    return super().encode_batch(texts)
-
-if __name__ == "__main__":
-  preparation.CHUNK_CHARACTERS = 2000
-  shards.prepare(make_config(sys.argv[1]), Slow(), sys.argv[2], seed=0, progress=False)
-"""
-
-
-def kill_after(program, corpus, directory, chunks, delay):
-  """Kills a preparation -9, `delay` seconds after it began to encode the chunk of this number."""
-  process = subprocess.Popen([sys.executable, str(program), str(corpus), str(directory)], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()})
-  for _ in range(chunks):
-    while process.stdout.readline() != b"chunk\n":  # another line says that it goes on
-      pass
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-  time.sleep(delay)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-
-
-def files_below(folder, times=False):
-  return {str(path.relative_to(folder)): path.stat().st_mtime_ns if times else path.read_bytes()
-          for path in folder.rglob("*.npy")}
-
-
-def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
-  corpus = make_corpus(tmp_path, 400)
-  shards.prepare(make_config(corpus), TOKENIZER, str(tmp_path / "undisturbed"), seed=0, progress=False)
-  program = tmp_path / "killed.py"
-  program.write_text(KILLED_PREPARATION)
-  rng, times = np.random.default_rng(0), {}
-  for _ in range(3):
-    kill_after(program, corpus, tmp_path / "s", chunks=rng.integers(2, 8), delay=rng.uniform(0, 0.02))
-    partial, = tmp_path.glob("s.partial-*")
-    now = files_below(partial, times=True)
-    assert now.items() >= times.items()
-    times = now
-  assert len(times) >= 3
-  manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
-  assert "Going on behind" in capsys.readouterr().out
-  assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
-  assert files_below(tmp_path / "s", times=True).items() >= times.items()
-  expected = shards.read_manifest(str(tmp_path / "undisturbed"))
-  del expected["statistics"]["seconds"], manifest["statistics"]["seconds"]
-  assert manifest == expected
-  assert not list(tmp_path.glob("s.partial-*")) and not (tmp_path / "s/journal").exists()
-
-
-def break_off(config, directory, monkeypatch, chunks=4):
-  """An interrupt (Ctrl-C) after so many chunks."""
-  def interrupted(*arguments):
-    yield from itertools.islice(pack_corpus(*arguments), chunks)
-    raise KeyboardInterrupt
-
-  pack_corpus = preparation.pack_corpus
-  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(preparation, "pack_corpus", interrupted)
-    shards.prepare(config, TOKENIZER, directory, seed=0, progress=False)
-
-
-@pytest.mark.parametrize("change", ["corpus", "config", "damage", "waiting"])
-def test_what_does_not_belong_together_is_made_anew(tmp_path, monkeypatch, capsys, change):
-  monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
-  corpus = make_corpus(tmp_path)
-  break_off(make_config(corpus), str(tmp_path / "s"), monkeypatch)
-  partial, = tmp_path.glob("s.partial-*")
-  assert {path.name for path in (partial / "journal").iterdir()} >= {"job.json", "state.json"}
-  if change == "corpus":
-    make_corpus(tmp_path, seed=1)
-  elif change == "damage":
-    with open(partial / "train/00000.npy", "ab") as file:
-      file.write(b"more")
-  elif change == "waiting":
-    waiting, = (partial / "journal").glob("waiting*")
-    waiting.write_bytes(waiting.read_bytes()[:-9])
-  config = make_config(corpus, **({"shard_examples": 40} if change == "config" else {}))
-  for name in ("s", "undisturbed"):
-    shards.prepare(config, TOKENIZER, str(tmp_path / name), seed=0, progress=False)
-  assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
-  out = capsys.readouterr().out
-  assert "Going on" not in out and ("corpus has changed" in out) == (change == "corpus")

@@ -12,9 +12,9 @@ from pyarrow import parquet
 from electra_jax.data import documents, records, shards
 from electra_jax.data.documents import Part, parse_path, read_documents
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts, make_config
 from tests.data.fakes import FakeTokenizer
 from tests.data.test_documents import read, write
-from tests.data.test_shards import assert_four_parts, make_config
 
 TEXTS = ["First paragraph.\nSecond one.", " Another document. ", "", "\u2028 kept \r\rin one\0 piece"]
 DOCUMENTS = [["First paragraph.", "Second one."], ["Another document."], ["kept", "in one piece"]]

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from electra_jax.data import order, pipeline, shards
 from electra_jax.data.order import TokenBatches
+from tests.data.corpora import make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
 from tests.data.test_pipeline import assert_equal_fields
-from tests.data.test_shards import make_config, make_corpus
 
 TOKENIZER = FakeTokenizer()
 

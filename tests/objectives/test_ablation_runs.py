@@ -16,7 +16,7 @@ from electra_jax import config as config_lib
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState
 from tests.conftest import ROOT
-from tests.objectives.test_ablations import COUNTS, initialise
+from tests.objectives.ablation_rows import COUNTS, initialise
 from tests.objectives.test_objectives import FAST_TO_COMPILE, make_batch
 
 ABLATIONS = sorted(path.stem for path in (ROOT / "configs/ablations").glob("*.py") if path.stem != "__init__")

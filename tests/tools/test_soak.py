@@ -16,18 +16,12 @@ from electra_jax.errors import UserError
 from electra_jax.tools import soak
 from electra_jax.tools import soak_faults as faults
 from tests import fake_objective
-from tests.test_bad_input import STEPS, Place, contents, small
-from tests.test_pretrain import write_corpus
+from tests.small_runs import STEPS, contents, prepare, small
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-  place = Place(tmp_path_factory.mktemp("finished"))
-  write_corpus(place.corpus, num_documents=20)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(objectives, "make", fake_objective.make)
-    pretrain.pretrain(small(place), str(place.run))
-  return place
+  return prepare(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.mark.parametrize("name", faults.DAMAGES)

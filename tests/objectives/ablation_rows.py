@@ -1,0 +1,80 @@
+"""The objectives of the ablations with what is known of each: who gets a gradient, and the losses at initialisation."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import FrozenConfigDict
+
+from electra_jax import sharding
+from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, value_and_gradients
+
+EQUAL = FrozenConfigDict(dict(kind="learned", hidden_size=32, intermediate_size=64, num_attention_heads=2,
+                              num_hidden_layers=1))
+UNIGRAM = FrozenConfigDict({**GENERATOR.to_dict(), "kind": "unigram"})
+COUNTS = np.r_[np.zeros(5, int), np.arange(1, 96)]  # five special ids, then ordinary ones
+LN2, LN100 = np.log(2), np.log(100)
+BODY = {"discriminator/(embeddings|layer_..)/.*": True, "discriminator/rtd_head/.*": True}
+GENERATOR_BODY = {"generator/(embeddings|layer_..)/.*": True, "generator/mlm_head/.*": True}
+
+# row -> objective, arguments of `make`, phase, {group: does it get a gradient?}, {metric: value at initialisation}
+ROWS = {
+  "electra_15": ("electra_15", {}, 0, BODY | GENERATOR_BODY, {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "electra_15_other": ("electra_15_other", {}, 0, BODY | GENERATOR_BODY, {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "replace_mlm": ("replace_mlm", {}, 0, GENERATOR_BODY | {
+    "encoder/(embeddings|layer_..)/.*": True, "encoder/mlm_head/.*": True},
+    {"mlm/loss": LN100, "replace_mlm/loss": LN100}),
+  "replace_mlm without its own loss": ("replace_mlm", dict(encoder_mlm_weight=0.0, weight_tying="none"), 0,
+                                       GENERATOR_BODY | {"encoder/.*": False}, {}),
+  "all_tokens_mlm": ("all_tokens_mlm", {}, 0, GENERATOR_BODY | {
+    "encoder/(embeddings|layer_..)/.*": True, "encoder/mlm_head/.*": True, "encoder/copy_head/.*": True},
+    {"mlm/loss": LN100}),
+  "contrastive": ("contrastive", {}, 0, BODY | GENERATOR_BODY | {"discriminator/sentence_head/.*": True},
+                  {"mlm/loss": LN100, "rtd/loss": LN2, "sentence/loss": LN2}),
+  "contrastive, sentences alone": ("contrastive", dict(rtd_weight=0.0, mlm_weight=0.0), 0, {
+    "discriminator/sentence_head/.*": True, "discriminator/rtd_head/.*": False, "generator/.*": False}, {}),
+  "adversarial": ("adversarial", dict(weight_tying="none"), 0, BODY | GENERATOR_BODY | {
+    "generator/baseline_head/.*": True},
+    {"mlm/loss": LN100, "rtd/loss": LN2, "adversarial/reward": -LN2, "adversarial/baseline_loss": LN2}),
+  "adversarial, baseline alone": ("adversarial", dict(rtd_weight=0.0, policy_weight=0.0), 0, {
+    "generator/baseline_head/.*": True, "generator/(embeddings|layer_..|mlm_head)/.*": False,
+    "discriminator/.*": False}, {}),
+  "adversarial, policy alone": ("adversarial", dict(rtd_weight=0.0, baseline_weight=0.0, weight_tying="none"), 0,
+                                GENERATOR_BODY | {"generator/baseline_head/.*": False, "discriminator/.*": False}, {}),
+  "two_stage, first": ("two_stage", dict(generator=EQUAL, weight_tying="none"), 0,
+                       GENERATOR_BODY | {"discriminator/.*": False}, {"mlm/loss": LN100}),
+  "two_stage, second": ("two_stage", dict(generator=EQUAL, weight_tying="none"), 1, BODY | {"generator/.*": False},
+                        {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "rtd, all tied": ("rtd", dict(generator=EQUAL, weight_tying="all"), 0, BODY | {"discriminator/mlm_head/.*": True},
+                    {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "rtd, unigram": ("rtd", dict(generator=UNIGRAM, token_counts=COUNTS), 0, BODY, {"rtd/loss": LN2}),
+}
+
+
+def initialise(objective, batch, scale=0.02):
+  """Parameters as BERT's initialisation makes them; drawn by NumPy, which has nothing to compile."""
+  rng = np.random.default_rng(0)
+
+  def draw(path, leaf):
+    kind = sharding.path_name(path).split("/")[-1]
+    return jnp.asarray({"scale": np.ones(leaf.shape), "bias": np.zeros(leaf.shape), "output_bias": np.zeros(leaf.shape)
+                        }.get(kind, scale * rng.normal(size=leaf.shape)), jnp.float32)
+
+  return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(objective.init, jax.random.key(0), batch))
+
+
+@functools.cache
+def init(row):
+  name, arguments, *_ = ROWS[row]
+  return initialise(make(name, **arguments), make_batch())
+
+
+@functools.cache
+def run(row, dtype="float32"):
+  name, arguments, phase, *_ = ROWS[row]
+  transformer = dataclasses.replace(TRANSFORMER, dtype=jnp.dtype(dtype))
+  loss, pairs, gradients = value_and_gradients(make(name, transformer, **arguments), make_batch(), init(row),
+                                               phase=phase)
+  return float(loss), pairs, gradients
