@@ -17,7 +17,7 @@ LAYERS = {
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
   "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0, "averaging": 0,
   "batch_schedule": 0, "wall_clock": 0, "rollbacks": 1,
-  "loss_scaling": 0,
+  "loss_scaling": 0, "figures": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
@@ -30,7 +30,7 @@ SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "chec
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
             ("flops_tables", "flops"), ("norms", "sharding"),
             ("config_rules", "batch_schedule"), ("flops", "batch_schedule"), ("flops", "config"),
-            ("rollbacks", "checkpoints")}
+            ("rollbacks", "checkpoints"), ("figures", "errors")}
 FORBIDDEN = {  # folder -> packages it must never import
   "data": {"jax", "flax", "optax"},
   "models": {"tensorflow", "tensorflow_datasets"},
@@ -45,6 +45,7 @@ ONLY_IN = {  # package -> files that may import it
   "datasets": {"data/hf_datasets.py", "tools/bench_data.py"}, "sentencex": {"data/sentence_splitting.py"},
   "torch": {"exchange/fairseq.py", "exchange/hf.py"},  # pickled tensors, weights only; optional
   "safetensors": {"exchange/hf.py"},
+  "matplotlib": {"figures.py", "tools/plot_run.py", "tools/report_page.py"},  # the last two: lines of a key; its text
 }
 FILES = sorted((ROOT / "electra_jax").rglob("*.py"))
 

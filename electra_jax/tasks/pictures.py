@@ -1,9 +1,8 @@
 """How did the dev scores develop? One line a seed and their median, as a PNG."""
 
-import os
 from collections.abc import Sequence
 
-from electra_jax.errors import UserError
+from electra_jax import figures
 from electra_jax.tasks import scoring
 
 
@@ -11,17 +10,11 @@ def draw_curves(runs: Sequence[dict], metric: str, title: str, out: str) -> None
   """Draws `curve` of each run; the file appears whole.
 
   Raises:
-    UserError: matplotlib is not installed.
+    UserError: matplotlib is not installed, or the disk refuses.
   """
-  try:
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state
-  except ImportError as error:
-    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
-                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
-  figure = Figure(figsize=(6.5, 4.0), layout="constrained")
+  figure = figures.new(6.5, 4.0)
   draw(figure.add_subplot(), runs, metric, title)
-  figure.savefig(f"{out}.partial", format="png", dpi=120)
-  os.replace(f"{out}.partial", out)
+  figures.save(figure, out)
 
 
 def draw(axes, runs: Sequence[dict], metric: str, title: str) -> None:
@@ -33,8 +26,7 @@ def draw(axes, runs: Sequence[dict], metric: str, title: str) -> None:
     for step, score in zip(steps, scores):
       values.setdefault(step, []).append(score)
   steps = sorted(values)
-  axes.plot(steps, [scoring.summarise(values[step])["median"] for step in steps], color="#0072B2", linewidth=2,
+  axes.plot(steps, [scoring.summarise(values[step])["median"] for step in steps], color=figures.COLOURS[0], linewidth=2,
             marker="o", label="median of the seeds")
   axes.set(title=title, xlabel="updates", ylabel=f"{metric} on dev")
-  axes.grid(alpha=0.3)
-  axes.legend(frameon=False)
+  figures.finish(axes)

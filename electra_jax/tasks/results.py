@@ -164,7 +164,7 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   say(text)
   try:
     pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
-  except UserError as error:  # without matplotlib the scores are as good
+  except UserError as error:  # without a picture the scores are as good
     say(f"No curves.png: {error.what}; {error.fix}.")
   if config.task.write_test_predictions and task.submission is not None:
     say(submissions.write(config, task, workdir, runs))

@@ -5,7 +5,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from electra_jax.tools import plot_run
+from electra_jax import figures
 
 NAMED = re.compile(r'"([^"]+)"')
 NUMBER = re.compile(r"\d\d\.\d(?=\D|$)")
@@ -72,9 +72,7 @@ def seeds_mean(seeds: Sequence[dict], index: int) -> tuple[float, float]:
 
 def draw(results: Sequence[dict], quality, out: str) -> str:
   """Quality against training FLOPs, a curve for each row, the form of ELECTRA Figures 1 and 3; returns `out`."""
-  from matplotlib.figure import Figure
-
-  figure = Figure(figsize=(7.5, 5.0), layout="constrained")
+  figure = figures.new(7.5, 5.0)
   axes = figure.add_subplot()
   for number, seeds in enumerate(groups_of(results)):
     count = min(len(one["points"]) for one in seeds)
@@ -82,11 +80,9 @@ def draw(results: Sequence[dict], quality, out: str) -> str:
     axes.errorbar([seeds[0]["points"][index][0] for index in range(count)], [value for value, _ in means],
                   [0.0 if math.isnan(error) else error for _, error in means],
                   marker="osDv^P*X"[number % 8], markersize=4, linewidth=1.3, capsize=2, label=row_name(seeds[0]),
-                  color=plot_run.COLOURS[number % len(plot_run.COLOURS)])
+                  color=figures.COLOURS[number % len(figures.COLOURS)])
   axes.axhline(quality.chance, linestyle=":", linewidth=1, color="grey", label="chance")
   axes.set(xlabel="training FLOPs (ELECTRA Appendix C)", ylabel=quality.title, xlim=(0, None))
-  axes.grid(alpha=0.3)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(fontsize="small", frameon=False)
-  plot_run._save(figure, out)
+  figures.finish(axes)
+  figures.save(figure, out)
   return out

@@ -5,10 +5,9 @@ import os
 from collections.abc import Sequence
 
 from electra_jax import config as config_lib
-from electra_jax import flops, metrics
-from electra_jax.errors import UserError
+from electra_jax import figures, flops, metrics
 from electra_jax.tools import evidence_report as report
-from electra_jax.tools import evidence_runs, plot_run
+from electra_jax.tools import evidence_runs
 from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned
 
 
@@ -33,20 +32,15 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   scores = {model: found for model, found in scores.items() if found}
   if not curves and not scores:
     return False
-  try:
-    from matplotlib.figure import Figure
-  except ImportError as error:
-    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
-                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
   panels = len(curves) + bool(scores)
-  figure = Figure(figsize=(6.0 * panels, 4.2), layout="constrained")
-  colours = {row.model.name: plot_run.COLOURS[i % len(plot_run.COLOURS)] for i, row in enumerate(rows)}
+  figure = figures.new(6.0 * panels, 4.2)
+  colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)] for i, row in enumerate(rows)}
   for number, (metric, lines) in enumerate(curves.items(), 1):
     axes = figure.add_subplot(1, panels, number)
     for model, owner, x, y in lines:
       axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=model + owner)
     axes.set(title=f"held-out {report.HELDOUT[metric]}", xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
-    _finish(axes)
+    figures.finish(axes)
   if scores:
     axes = figure.add_subplot(1, panels, panels)
     names = [metric for metric in (*CLAIMS[name].tasks, AVERAGE) if any(metric in one for one in scores.values())]
@@ -57,13 +51,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
                     fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
     axes.set(title="GLUE dev, percent", xticks=range(len(names)))
     axes.set_xticklabels([report.TITLES[metric] for metric in names], rotation=30)
-    _finish(axes)
+    figures.finish(axes)
   os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-  plot_run._save(figure, out)
+  figures.save(figure, out)
   return True
-
-
-def _finish(axes) -> None:
-  axes.grid(alpha=0.3)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(fontsize="small", frameon=False)

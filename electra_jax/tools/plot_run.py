@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from electra_jax import metrics
+from electra_jax import figures, metrics
 from electra_jax.errors import UserError
 
 USAGE = """Draws the curves of one or several runs into one picture: losses, quality, speed.
@@ -38,8 +38,6 @@ PANELS = (
     ("eval", "all_tokens_mlm/loss", "All-Tokens MLM, held-out", "o-"))),
   ("Speed", "tokens per second", (("train", "train/tokens_per_second", "training", "-"),)),
 )
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 CONSTANTS = ("eval/unigram_entropy",)  # drawn as a level across the panel
 
 
@@ -63,25 +61,11 @@ def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> 
                     allowed="rows with one of " + ", ".join(curve[1] for panel in PANELS for curve in panel[2]))
   columns = min(2, len(panels))
   lines = math.ceil(len(panels) / columns)
-  figure = new_figure(6.5 * columns, 4.0 * lines)
+  figure = figures.new(6.5 * columns, 4.0 * lines)
   for index, panel in enumerate(panels):
     draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
-  _save(figure, out)
+  figures.save(figure, out)
   return out
-
-
-def new_figure(width: float, height: float):
-  """An empty matplotlib Figure, in inches.
-
-  Raises:
-    UserError: matplotlib is not installed.
-  """
-  try:
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state
-  except ImportError as error:
-    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
-                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
-  return Figure(figsize=(width, height), layout="constrained")
 
 
 def panels_of(runs: Mapping[str, list[dict]]) -> list:
@@ -113,7 +97,7 @@ def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -
       steps, values = _curve(rows, split, name)
       if not steps:
         continue
-      style = dict(color=COLOURS[(run_index if len(runs) > 1 else curve_index) % len(COLOURS)],
+      style = dict(color=figures.COLOURS[(run_index if len(runs) > 1 else curve_index) % len(figures.COLOURS)],
                    label=label if len(runs) == 1 else f"{run}: {label}")
       if name in CONSTANTS:
         axes.axhline(next(v for v in reversed(values) if math.isfinite(v)), linestyle=line, linewidth=1.2, **style)
@@ -126,34 +110,18 @@ def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -
   if unit == "tokens per second":
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-  axes.grid(alpha=0.3)
-  axes.spines[["top", "right"]].set_visible(False)
-  axes.legend(handles=_key(axes, curves, runs) if len(runs) > 1 else None, fontsize="small", frameon=False)
+  figures.finish(axes, _key(axes, curves, runs) if len(runs) > 1 else None)
 
 
 def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
   """What the colours mean, then what the lines mean: runs + curves entries rather than runs x curves."""
   from matplotlib.lines import Line2D
   drawn = {line.get_label() for line in axes.lines}
-  entries = [Line2D([], [], color=COLOURS[number % len(COLOURS)], label=run) for number, run in enumerate(runs)
-             if any(f"{run}: {curve[2]}" in drawn for curve in curves)]
+  entries = [Line2D([], [], color=figures.COLOURS[number % len(figures.COLOURS)], label=run)
+             for number, run in enumerate(runs) if any(f"{run}: {curve[2]}" in drawn for curve in curves)]
   kinds = [(label, line) for _, _, label, line in curves if any(f"{run}: {label}" in drawn for run in runs)]
   return entries + [Line2D([], [], color="#777777", marker=line.rstrip("-"), linestyle=line.lstrip("os"), markersize=4,
                            linewidth=1.2, label=label) for label, line in kinds if len(kinds) > 1]
-
-
-def _save(figure, out: str) -> None:
-  partial = f"{out}.partial-{os.getpid()}"
-  kind = os.path.splitext(out)[1].lstrip(".").lower() or "png"
-  try:
-    figure.savefig(partial, format=kind, dpi=120)
-    os.replace(partial, out)
-  except (OSError, ValueError) as error:
-    if os.path.exists(partial):
-      os.remove(partial)
-    raise UserError(f"The picture {out} cannot be written", got=str(error),
-                    allowed="a path in a writable folder that ends in .png, .pdf or .svg",
-                    fix="set another --out") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

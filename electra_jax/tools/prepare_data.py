@@ -5,6 +5,7 @@ import os
 from absl import flags
 
 from electra_jax import config as config_lib
+from electra_jax import figures
 from electra_jax import main as main_lib
 from electra_jax.data import corpus, shard_files, shards
 from electra_jax.errors import UserError
@@ -49,11 +50,9 @@ def plot_lengths(manifest: dict, path: str) -> None:
   """Writes a histogram of the examples' lengths in tokens, of both splits, as a PNG.
 
   Raises:
-    UserError: the disk refuses.
+    UserError: the disk refuses, or matplotlib is not installed.
   """
-  from matplotlib.figure import Figure  # takes a second to load; the table alone does not need it
-
-  figure = Figure(figsize=(8, 4), layout="constrained")
+  figure = figures.new(8, 4)
   axes = figure.add_subplot()
   length = manifest["packing"]["sequence_length"]
   edges = [length * i / NUM_BARS for i in range(NUM_BARS + 1)]

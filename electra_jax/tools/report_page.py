@@ -5,10 +5,10 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from electra_jax.tools import plot_run
+from electra_jax import figures
 
 INK, GRID = "#010203", "#010204"  # colours that no curve has: they become the page's own
-# The curves' colours on a dark page, in the order of plot_run.COLOURS: the same hues, lighter.
+# The curves' colours on a dark page, in the order of figures.COLOURS: the same hues, lighter.
 DARK_COLOURS = ("#6cb6ff", "#ff9a5c", "#4fd1a5", "#f0a6cd", "#f2c14e", "#a5dcff", "#ffffff")
 PANEL_INCHES = (6.0, 3.4)
 
@@ -63,7 +63,7 @@ def document(title: str, body: str) -> str:
   def variables(colours):
     return "; ".join(f"--curve-{number}: {colour}" for number, colour in enumerate(colours))
 
-  css = CSS.replace("LIGHT", variables(plot_run.COLOURS)).replace("DARK", variables(DARK_COLOURS)).strip()
+  css = CSS.replace("LIGHT", variables(figures.COLOURS)).replace("DARK", variables(DARK_COLOURS)).strip()
   return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
           '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
           f"<title>{escape(title)}</title>\n<style>\n{css}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n")
@@ -132,7 +132,7 @@ def curves(drawings: Sequence[Callable]) -> str:
 
 def svg(drawing: Callable) -> str:
   """A drawing as inline SVG whose colours follow the page; its text stays text."""
-  figure = plot_run.new_figure(*PANEL_INCHES)
+  figure = figures.new(*PANEL_INCHES)
   import matplotlib
   ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
                        "ytick.color"), INK) | {"grid.color": GRID}
@@ -142,6 +142,6 @@ def svg(drawing: Callable) -> str:
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
   picture = file.getvalue()
   picture = picture[picture.index("<svg"):].replace(INK, "currentColor").replace(GRID, "var(--dim)")
-  for number, colour in enumerate(plot_run.COLOURS):
+  for number, colour in enumerate(figures.COLOURS):
     picture = picture.replace(colour.lower(), f"var(--curve-{number})")
   return picture.replace("\n", " ")

@@ -1,0 +1,48 @@
+"""How does a picture come to be? An empty figure, the looks of its axes, a file that appears whole."""
+
+import os
+
+from electra_jax.errors import UserError
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def new(width: float, height: float):
+  """An empty matplotlib Figure, in inches.
+
+  Raises:
+    UserError: matplotlib is not installed.
+  """
+  try:
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state; it takes a second to load
+  except ImportError as error:
+    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
+                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
+  return Figure(figsize=(width, height), layout="constrained")
+
+
+def finish(axes, handles=None) -> None:
+  """Grid, frame and key, alike in every picture."""
+  axes.grid(alpha=0.3)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(handles=handles, fontsize="small", frameon=False)
+
+
+def save(figure, out: str) -> None:
+  """Writes png, pdf or svg, as the path's ending says, and png without one; the file appears whole.
+
+  Raises:
+    UserError: the path's ending is another, or the disk refuses.
+  """
+  partial = f"{out}.partial-{os.getpid()}"
+  kind = os.path.splitext(out)[1].lstrip(".").lower() or "png"
+  try:
+    figure.savefig(partial, format=kind, dpi=120)
+    os.replace(partial, out)
+  except (OSError, ValueError) as error:
+    if os.path.exists(partial):
+      os.remove(partial)
+    raise UserError(f"The picture {out} cannot be written", got=str(error),
+                    allowed="a path in a writable folder that ends in .png, .pdf or .svg",
+                    fix="choose another place, or free space") from error
