@@ -217,17 +217,6 @@ def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
   assert list(files) == ["RTE.tsv"] and "8 examples; the server expects 3000" in notes[0]
 
 
-@pytest.mark.parametrize("argument", ["cola", "stsb,large", "rte,roberta"])
-def test_recipes_resolve_and_follow_their_tables(argument):
-  c = glue.get_config(argument)
-  c.task.update(init_from="x", data_dir="y")
-  config = config_lib.resolve(c)
-  rates = {"cola": (1e-4, 32, 3, 0.8, 0.1), "stsb,large": (5e-5, 32, 10, 0.9, 0.1),
-           "rte,roberta": (2e-5, 16, 10, 1, 0.06)}
-  assert (config.optimizer.learning_rate, config.train.batch_size, config.task.num_epochs, config.task.layer_decay,
-          config.task.warmup_share) == rates[argument]
-
-
 def test_a_length_beyond_the_positions_of_the_model_is_refused(source, tmp_path):
   with pytest.raises(UserError, match=r"task\.max_length 65 is longer than the 64 positions of the model"):
     finetune.finetune(recipe(source, task__max_length=65), str(tmp_path / "run"))
