@@ -32,32 +32,39 @@ ON_CPU = ("model.hidden_size=128", "model.embedding_size=128", "model.num_hidden
           "optimizer.name=adamw")
 
 
+def make_networks(config) -> list[torch.nn.Module]:
+  """[BERT] or [ELECTRA's generator, discriminator], new, with the recipe's sizes, dropout and initial width.
+
+  Token embeddings are shared; ours shares the position and segment tables and their layer norm, too.
+  """
+  def sizes(of):
+    same = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings")
+    own = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return ({name: config.model[name] for name in same} | {name: of[name] for name in own}
+            | {"vocab_size": config.model.vocab_size, "attn_implementation": "sdpa"})
+
+  if config.objective.name == "mlm":
+    return [transformers.BertForMaskedLM(transformers.BertConfig(**sizes(config.model)))]
+  if config.objective.name != "rtd":
+    raise SystemExit(f"The peer has ELECTRA (rtd) and BERT (mlm), not {config.objective.name}.")
+  width = config.model.embedding_size
+  generator = transformers.ElectraForMaskedLM(
+    transformers.ElectraConfig(embedding_size=width, **sizes(config.generator)))
+  discriminator = transformers.ElectraForPreTraining(
+    transformers.ElectraConfig(embedding_size=width, **sizes(config.model)))
+  table = discriminator.electra.embeddings.word_embeddings.weight
+  generator.electra.embeddings.word_embeddings.weight = table
+  generator.generator_lm_head.weight = table
+  return [generator, discriminator]
+
+
 class Peer:
   """The networks of a recipe in PyTorch, and their training step."""
 
   def __init__(self, config, device: str, whole: bool = False):
-    if config.objective.name not in ("rtd", "mlm"):
-      raise SystemExit(f"The peer has ELECTRA (rtd) and BERT (mlm), not {config.objective.name}.")
     self.device, self.whole = device, whole
-    sizes = {"vocab_size": config.model.vocab_size, "attn_implementation": "sdpa"}
-
-    def encoder(of):
-      return {"hidden_size": of.hidden_size, "num_hidden_layers": of.num_hidden_layers,
-              "num_attention_heads": of.num_attention_heads, "intermediate_size": of.intermediate_size, **sizes}
-
-    if config.objective.name == "mlm":
-      networks = [transformers.BertForMaskedLM(transformers.BertConfig(**encoder(config.model)))]
-      self.loss = self.mlm_loss
-    else:
-      width = config.model.embedding_size
-      networks = [kind(transformers.ElectraConfig(embedding_size=width, **encoder(of)))
-                  for kind, of in ((transformers.ElectraForMaskedLM, config.generator),
-                                   (transformers.ElectraForPreTraining, config.model))]
-      table = networks[1].electra.embeddings.word_embeddings.weight
-      networks[0].electra.embeddings.word_embeddings.weight = table
-      networks[0].generator_lm_head.weight = table
-      self.loss = self.rtd_loss
-    self.networks = [network.to(device).train() for network in networks]
+    self.networks = [network.to(device).train() for network in make_networks(config)]
+    self.loss = self.mlm_loss if config.objective.name == "mlm" else self.rtd_loss
     parameters = {id(p): p for network in self.networks for p in network.parameters()}
     self.optimizer = torch.optim.AdamW(parameters.values(), lr=1e-4, fused=device == "cuda")
     rows = bench.synthetic_batch(config)
