@@ -150,6 +150,9 @@ def defaults() -> ConfigDict:
   c.train.compute_dtype = "bfloat16"
   c.train.initial_loss_scale = 2.0**15  # float16: halved by each overflow, whose update is skipped and counted
   c.train.loss_scale_growth_steps = 2000  # float16: updates without an overflow that double the scale
+  # Updates in one program, for a GPU that waits for the launches of a small model's kernels (ELECTRA-Small, batch 128:
+  # 9 % faster). Single ones where a log line, an evaluation, a checkpoint or a new shape comes too soon.
+  c.train.steps_per_dispatch = 1
   c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
@@ -241,7 +244,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
   config.data.update(path="pydoc:", sequence_length=64, max_documents=400, heldout_share=0.05)
   config.data.tokenizer.update(vocab_size=1024, training_bytes=2_000_000)
   config.optimizer.warmup_steps = 10
-  config.train.update(batch_size=16, num_steps=40, compute_dtype="float32", log_every_steps=10)
+  config.train.update(batch_size=16, num_steps=40, compute_dtype="float32", log_every_steps=10, steps_per_dispatch=1)
   config.eval.update(every_steps=0, max_examples=64)
   config.checkpoint.every_steps = 20
   return config

@@ -13,4 +13,5 @@ def get_config(argument: str | None = None):
   c.optimizer.warmup_steps = 10_000
   c.train.batch_size = 128
   c.train.num_steps = 1_000_000
+  c.train.steps_per_dispatch = 10  # its kernels are done sooner than a host can launch the next ones
   return common.variant(c, argument)

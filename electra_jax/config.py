@@ -14,9 +14,9 @@ from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
-RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.remat", "train.kernels", "train.accumulation_steps",
-             "train.on_nonfinite", "train.max_skipped_steps", "train.max_rollbacks", "train.max_hours",
-             "train.initial_loss_scale", "train.loss_scale_growth_steps",
+RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
+             "train.accumulation_steps", "train.on_nonfinite", "train.max_skipped_steps", "train.max_rollbacks",
+             "train.max_hours", "train.initial_loss_scale", "train.loss_scale_growth_steps",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
@@ -29,7 +29,7 @@ YOUNGER = {
   "objective.z_loss_weight": 0.0, "optimizer.first_moment_dtype": "float32", "optimizer.second_moment_dtype": "float32",
   "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
   "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,
-  "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3,
+  "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3, "train.steps_per_dispatch": 1,
   "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
 }
 

@@ -50,7 +50,8 @@ CHOICES = {
 
 
 # Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
-PRETRAINING_ONLY = {"train.max_hours": 0.0, "train.initial_batch_size": 0, "train.batch_size_ramp_steps": 0,
+PRETRAINING_ONLY = {"train.max_hours": 0.0, "train.steps_per_dispatch": 1, "train.initial_batch_size": 0,
+                    "train.batch_size_ramp_steps": 0,
                     "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
                     "train.ema_decay": 0.0, "eval.ema_params": False}
 
@@ -68,7 +69,8 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   """Every other rule, for a config whose derived keys are filled in."""
   positive = ["data.sequence_length", "data.shard_examples", "data.prefetch_batches", "data.num_workers",
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
-              "train.accumulation_steps", "train.log_every_steps", "train.max_skipped_steps", "eval.batch_size",
+              "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
+              "train.max_skipped_steps", "eval.batch_size",
               "train.initial_loss_scale", "train.loss_scale_growth_steps", "train.max_rollbacks",
               "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
@@ -119,6 +121,9 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     hidden, heads = c[net].hidden_size, c[net].num_attention_heads
     if heads > 0 and hidden % heads:
       yield f"{net}.hidden_size {hidden} is not a multiple of {net}.num_attention_heads {heads}"
+  if c.train.max_hours and c.train.steps_per_dispatch > 1:
+    yield (f"train.steps_per_dispatch is {c.train.steps_per_dispatch}, but with train.max_hours each update asks for "
+           "the time; set the one to 1 or the other to 0")
   rows = c.model.max_position_embeddings - c.model.position_offset
   if c.data.sequence_length > rows:
     yield (f"data.sequence_length {c.data.sequence_length} is longer than the position table's {rows} usable rows "

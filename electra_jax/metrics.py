@@ -41,6 +41,18 @@ def add_pairs(window: Iterable[Pairs]) -> Pairs:
   return totals
 
 
+def of_each_step(window: Iterable[Pairs]) -> list[Pairs]:
+  """The pairs of each step, on the host; those of steps that ran in one program have a leading axis there."""
+  import jax  # as above
+  found = []
+  for pairs in jax.device_get(list(window)):
+    if np.ndim(pairs["loss"][0]):
+      found += [jax.tree.map(lambda x, i=i: x[i], pairs) for i in range(len(pairs["loss"][0]))]
+    else:
+      found.append(pairs)
+  return found
+
+
 def summarise(totals: Pairs) -> dict[str, float]:
   """Each pair's sum / weight; NaN where nothing was counted. `mlm/loss` brings `mlm/perplexity` with it.
 

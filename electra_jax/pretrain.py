@@ -18,6 +18,7 @@ from electra_jax import (
   averaging,
   batch_schedule,
   checkpoints,
+  dispatches,
   distributed,
   evaluation,
   finetune,
@@ -117,40 +118,43 @@ def train(given, workdir: str) -> dict[str, float]:
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                              config.data.prefetch_batches), mesh)
-  phase, stage, window, evaluated_step = None, None, [], None
+  window, evaluated_step, train_steps = [], None, {}
   watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
-      for step in range(start_step + 1, last_step + 1):  # `step` counts this update as done
-        before = phase, stage
-        (phase, first_step), stage = objective.phase_at(step - 1), data.schedule.stage(step - 1)
-        if phase is not before[0] and first_step == step - 1:
+      for number, steps in enumerate(dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
+                                                       functools.partial(host_acts, config, objective, data, saved))):
+        step = steps[-1]  # counts this update as done
+        (phase, first_step), stage = objective.phase_at(steps[0] - 1), data.schedule.stage(steps[0] - 1)
+        if first_step == steps[0] - 1:
           state = train_state.enter(phase, state)
         with timer.waiting(functools.partial(is_busy, window)):
-          batch = next(batches)
-        if step == start_step + 1:
+          batch = next(batches) if len(steps) == 1 else [next(batches) for _ in steps]
+        if number == 0:
           start_up.done("first_batch")
-        if (phase, stage) != before:
-          train_step = make_train_step(
-            state, objective=objective, phase=phase, tx=tx, rng=train_rng,
+        train_step = train_steps.get(of_shape := (first_step, stage, len(steps)))
+        if train_step is None:
+          train_step = train_steps[of_shape] = make_train_step(
+            state, len(steps), objective=objective, phase=phase, tx=tx, rng=train_rng,
             accumulation_steps=batch_schedule.micro_batches(stage.batch_size, config.train), **step_options(config))
           jax.block_until_ready(state)
           with timer.paused("start"):
             bar.message(memory.at_start(train_step, state, batch, *budget.now()))
         state, step_metrics = train_step(state, batch, *budget.now())
         window.append(step_metrics)
-        if step == start_step + 1:
+        if number == 0:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
           bar.message(str(start_up))
-        timer.step(stage.batch_size / config.train.batch_size, cost.stages[stage] / cost.per_step)
+        timer.step(stage.batch_size / config.train.batch_size, cost.stages[stage] / cost.per_step, len(steps))
         bar.advance(step)
         done, ends = step, budget.is_spent(step_metrics) or step == config.train.num_steps
 
         if step % config.train.log_every_steps == 0 or ends:
+          window = metrics.of_each_step(window)
           values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
           window = []
           values = {"train/learning_rate": float(learning_rate(step - 1))} | values | timer.read()
@@ -170,7 +174,7 @@ def train(given, workdir: str) -> dict[str, float]:
           with timer.paused("evaluation"):
             kept = pretrained.of_run(config, data.tokenizer, evaluated(state))
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
-        if stop.reached(step) and not ends:
+        if any(map(stop.reached, steps)) and not ends:
           saved.save(state, step)
           writer.write(step, "time", timer.goodput() | start_up.values())
           raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
@@ -226,10 +230,23 @@ def is_busy(window: list[dict]) -> bool:
   return bool(window) and not all(leaf.is_ready() for leaf in jax.tree.leaves(window[-1]))
 
 
-def make_train_step(state: TrainState, **update_arguments):
-  """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings."""
+def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoints, step: int) -> bool:
+  """Whether the host has something to do after this update that must not wait for later ones (`dispatches`)."""
+  return (step % config.train.log_every_steps == 0 or step == config.train.num_steps or saved.is_due(step)
+          or (config.eval.every_steps > 0 and step % config.eval.every_steps == 0)
+          or finetune.is_due(config, step, is_last=False)
+          or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step)
+
+
+def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments):
+  """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings.
+
+  With more than one update it takes a list of as many batches, and its metrics have a leading axis.
+  """
   shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-  return jax.jit(functools.partial(update, **update_arguments), donate_argnums=0, out_shardings=(shardings, None))
+  step = functools.partial(update, **update_arguments)
+  return jax.jit(step if num_updates == 1 else dispatches.one_after_another(step), donate_argnums=0,
+                 out_shardings=(shardings, None))
 
 
 def step_options(config) -> dict:

@@ -81,17 +81,18 @@ class StepTimer:
     self._start, self._excluded, self._waited = self._clock(), 0.0, 0.0
     self._num_steps, self._num_tokens, self._num_flops = 0, 0.0, 0.0
 
-  def step(self, batch_share: float = 1.0, flops_share: float | None = None) -> None:
-    """Counts one finished (or dispatched) step; the first only starts the clock.
+  def step(self, batch_share: float = 1.0, flops_share: float | None = None, number: int = 1) -> None:
+    """Counts finished (or dispatched) steps; the first call only starts the clock.
 
     Args:
       batch_share: size of its batch, in full batches.
       flops_share: its operations, in those of a full batch; None: as the size says.
+      number: of the steps, all alike.
     """
     if self._compiled:
-      self._num_steps += 1
-      self._num_tokens += self._tokens * batch_share
-      self._num_flops += self._flops * (batch_share if flops_share is None else flops_share)
+      self._num_steps += number
+      self._num_tokens += number * self._tokens * batch_share
+      self._num_flops += number * self._flops * (batch_share if flops_share is None else flops_share)
     else:
       self._compiled = True
       self._spent = dict.fromkeys(self._spent, 0.0) | {"start": self._clock() - self._made}

@@ -213,7 +213,7 @@ def test_resolved_config_is_frozen_and_the_recipe_untouched():
 
 def test_a_workdir_of_an_earlier_version_goes_on(tmp_path):
   """Keys that it does not know are as configs/common.py has them; with another value it is another run."""
-  given = recipe("small")
+  given = recipe("base")
   config = config_lib.resolve(given)
   flat = config_lib.flatten(config)
   assert {key: flat[key] for key in config_lib.YOUNGER} == config_lib.YOUNGER

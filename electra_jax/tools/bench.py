@@ -134,7 +134,9 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
   with jax.set_mesh(mesh):
     batch = sharding.put_batch(rows, mesh)
-    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
+    updates = config.train.steps_per_dispatch
+    batch = batch if updates == 1 else [batch] * updates
+    step = pretrain.make_train_step(state, updates, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
                                     accumulation_steps=config.train.accumulation_steps)
     started = time.perf_counter()
     step = step.lower(state, batch).compile()
@@ -148,10 +150,10 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
         if profile and window == windows - 1:
           jax.profiler.start_trace(profile)
         started = time.perf_counter()
-        for _ in range(window_steps):
+        for _ in range(-(-window_steps // updates)):
           state, pairs = step(state, batch)
         jax.block_until_ready(state)
-        seconds.append((time.perf_counter() - started) / window_steps)
+        seconds.append((time.perf_counter() - started) / (-(-window_steps // updates) * updates))
         if profile and window == windows - 1:
           jax.profiler.stop_trace()
       matmul = matmul_flops_per_second()
@@ -159,12 +161,13 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
   peak = flops.hardware_peak(device.device_kind)
   memory = step.memory_analysis()
-  loss = float(pairs["loss"][0])
+  loss = float(np.ravel(pairs["loss"][0])[-1])
   return {
     "device": device.device_kind, "devices": jax.device_count(), "jax": jax.__version__,
     "objective": config.objective.name, "hidden_size": config.model.hidden_size,
     "sequence_length": config.data.sequence_length, "batch_size": config.train.batch_size,
-    "tokens_per_second": round(rows["input_ids"].size / best), "step_ms": round(1000 * best, 3),
+    "steps_per_dispatch": updates, "tokens_per_second": round(rows["input_ids"].size / best),
+    "step_ms": round(1000 * best, 3),
     "mfu": None if peak is None else round(flops_per_second / peak, 4),
     "share_of_matmul": round(flops_per_second / matmul, 4),
     "matmul_tflops": round(matmul / 1e12, 1),
