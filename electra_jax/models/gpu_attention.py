@@ -1,7 +1,8 @@
 """How does attention with dropout run without a score matrix in memory? Triton kernels, written in Pallas.
 
 One program takes the queries of one block, of one head, of one example (Dao 2023, "FlashAttention-2"). The dropout of
-a weight is hashed from (example, head, query, key), so that both directions agree and nothing is stored.
+a weight is hashed from (example, head, query, key), so that both directions agree and nothing is stored. Each function
+is jitted by itself: layers that are alike are traced and lowered once.
 """
 
 import functools
@@ -81,6 +82,7 @@ def _dot(a, b, contract: tuple[int, int]):
   return jax.lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())), preferred_element_type=jnp.float32)
 
 
+@functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
 def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
   """Context [batch, length, heads, head_dim], and log2 of each row's sum of exponentials [batch, heads, length].
 
@@ -143,6 +145,7 @@ def _forward_kernel(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, value_
   log_sums_ref[...] = highest + jnp.log2(denominator)
 
 
+@functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
 def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
              interpret: bool):
   """(gradient of the product, its sums over the rows of each program [batch, programs, heads, 3, head_dim])."""

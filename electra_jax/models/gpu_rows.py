@@ -1,6 +1,7 @@
 """How do layer norm, dropout and their gradients take one pass over memory? Triton kernels, written in Pallas.
 
 A program walks down a strip of rows, and adds up what the biases and the layer norm's parameters get on its way.
+Each function is jitted by itself: layers that are alike are traced and lowered once.
 """
 
 import functools
@@ -39,6 +40,7 @@ def strips(num_rows: int) -> int:
   return min(largest, max(16, pl.next_power_of_2(pl.cdiv(num_rows, PROGRAMS))))
 
 
+@functools.partial(jax.jit, static_argnames=("rate", "epsilon", "interpret"))
 def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilon: float, interpret: bool):
   """(total, layer_norm(total)) with total = x + dropout(y + bias) for the rows of one device.
 
@@ -101,6 +103,7 @@ def _add_norm_kernel(seeds_ref, bias_ref, scale_ref, offset_ref, x_ref, y_ref, t
   triton.store(out_ref.at[:, :], (standard * scale + offset).astype(out_ref.dtype), mask=is_inside)
 
 
+@functools.partial(jax.jit, static_argnames=("rate", "epsilon", "interpret"))
 def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon: float, interpret: bool):
   """`fused.norm_gradients` for the rows of one device: (first row, total, *gradients, scale, seeds)."""
   *gradients, scale, seeds = gradients_and_others
@@ -159,6 +162,7 @@ def _norm_kernel(seeds_ref, scale_ref, total_ref, *refs, rate, epsilon, tile_row
     triton.store(sums_ref.at[pl.ds(place, 1), :], total.sum(0)[None], mask=inside[None])
 
 
+@functools.partial(jax.jit, static_argnames=("derivative", "interpret"))
 def activation_gradients(first_row, product, gradient, bias, *, derivative, interpret: bool):
   """(gradient * derivative(product + bias), its sum over the rows) for the rows of one device."""
   del first_row
