@@ -193,6 +193,9 @@ def defaults() -> ConfigDict:
   c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, ..., squad_v2.0, race, own_classification, ...
   c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
   c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
+  # Top layers that start with new weights (Zhang et al. 2021): those of a short pre-training may hardly show which word
+  # they stand on, and then learn little; 0 = none, the number of layers = only the embeddings are kept
+  c.task.fresh_layers = 0
   c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL) or SQuAD's or RACE's files, or tfds:glue
   c.task.train_path = ""  # own data: .jsonl, .csv or .tsv; SQuAD: JSON of another name than data_dir's
   c.task.dev_path = ""  # own data; "" = a tenth of the training examples

@@ -248,7 +248,7 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
               "max_answer_length", "num_best"):
     if not t[key] > 0:
       yield f"task.{key} is {t[key]}; it must be positive"
-  for key in ("patience_evals", "seeds_at_once", "max_train_examples"):
+  for key in ("patience_evals", "seeds_at_once", "max_train_examples", "fresh_layers"):
     if t[key] < 0:
       yield f"task.{key} is {t[key]}; it must not be negative"
   for key in ("warmup_share", "layer_decay"):

@@ -221,7 +221,8 @@ def init_seeds(run: Run, seeds: Sequence[int]) -> SeedsState:
   """New parameters and moments of each seed, split over the devices as in pre-training."""
   start = None if run.config.task.from_scratch else run.start
   names = run.model.head_names
-  each = [pretrained.init_params(jax.random.key(seed), run.model.config, names, start) for seed in seeds]
+  each = [pretrained.init_params(jax.random.key(seed), run.model.config, names, start, run.config.task.fresh_layers)
+          for seed in seeds]
   stacked = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf, np.float32) for leaf in leaves]), *each)
   place = shardings(run, stacked)
   params = jax.device_put(stacked, place.params)

@@ -77,12 +77,18 @@ def _load_published(path: str) -> Pretrained:
 
 
 def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
-                pretrained: Pretrained | None) -> PyTree:
+                pretrained: Pretrained | None, fresh_layers: int = 0) -> PyTree:
   """{"encoder": ...} with fresh heads; the encoder is the pre-trained one, or fresh where that is None.
 
+  Args:
+    fresh_layers: so many of the top layers are fresh too.
+
   Raises:
-    UserError: the pre-trained arrays do not have the shapes of the model.
+    UserError: the pre-trained arrays do not have the shapes of the model, or it has fewer layers than are to be fresh.
   """
+  if fresh_layers > transformer.num_hidden_layers:
+    raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
+                    allowed=f"0 to {transformer.num_hidden_layers}", fix="lower --config.task.fresh_layers")
   model = Bert(transformer, head_names=head_names)
   ids = jnp.zeros((1, 8), jnp.int32)
   batch = {"input_ids": ids, "token_type_ids": ids,
@@ -102,6 +108,8 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   for head in fresh.values():
     if pretrained.pooler is not None and "dense" in head:
       head["dense"] = pretrained.pooler
+  layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
+  fresh |= {f"layer_{i:02d}": params[f"layer_{i:02d}"] for i in layers}
   return {"encoder": {**pretrained.encoder, **fresh}}
 
 

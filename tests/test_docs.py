@@ -72,7 +72,7 @@ NOT_RUN = {
   "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",
   "launch/environment.sh": "it installs; tests/run.sh begins with it",
   "tests/run.sh": "it runs this very test",
-  "launch/peers/glue_from_random.sh": "half an hour; it calls glue_sweep twice",
+  "launch/peers/glue_from_random.sh": "minutes a start; it calls glue_sweep for each",
   "python -m spacy download": "it fetches a pipeline of spaCy; tests/tasks/test_pronouns.py has another in its place",
   "launch/peers/minilm_glue.sh": "it fine-tunes a published model several times over, beside transformers, on a GPU",
   "kubectl apply": "it needs a cluster; tests/test_launch.py checks the manifests",

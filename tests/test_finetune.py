@@ -217,6 +217,26 @@ def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
   assert list(files) == ["RTE.tsv"] and "8 examples; the server expects 3000" in notes[0]
 
 
+def test_fresh_layers_are_the_top_ones_and_everything_below_stays(source):
+  start = pretrained.load(source[1])
+  c = config_lib.resolve(finetune.complete(recipe(source), start, num_features=8))
+  transformer = finetune.make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
+  last = transformer.num_hidden_layers - 1
+
+  def kept(seed, count):
+    """Parts whose kernels and tables are those of the pre-training."""
+    found = pretrained.init_params(jax.random.key(seed), transformer, (), start, count)["encoder"]
+    assert found.keys() == start.encoder.keys()
+    return {part for part, value in found.items()
+            if all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(value), jax.tree.leaves(start.encoder[part])))}
+
+  assert kept(0, 0) == set(start.encoder)
+  assert kept(0, 1) == set(start.encoder) - {f"layer_{last:02d}"}
+  assert kept(0, last + 1) == {"embeddings"}
+  with pytest.raises(UserError, match="fresh_layers"):
+    kept(0, last + 2)
+
+
 def test_a_length_beyond_the_positions_of_the_model_is_refused(source, tmp_path):
   with pytest.raises(UserError, match=r"task\.max_length 65 is longer than the 64 positions of the model"):
     finetune.finetune(recipe(source, task__max_length=65), str(tmp_path / "run"))
