@@ -1,6 +1,6 @@
 """How is a row cut into shorter ones? Plainly: every token stays, in its order, and an update keeps its size.
 
-BERT made 90 % of its updates on rows of 128 tokens and the rest on rows of 512, "to learn the positional embeddings"
+BERT made 90 % of its updates on rows of 128 tokens and the rest on rows of 512, which trained its later positions
 (Devlin et al. 2019, Appendix A.2): attention costs less meanwhile.
 
 Differs from BERT, which packs its text a second time, into rows of 128 tokens that each have [CLS] and [SEP]: here the

@@ -38,6 +38,7 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
   if uses_cudnn:  # its dropout has a fixed seed; without dropout it is faster than ours over several blocks
+    lengths = jnp.maximum(lengths, 1)  # a row of padding alone attends to itself: no sum of weights is zero
     return jax.nn.dot_product_attention(query, key, value, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
                                         implementation="cudnn")
   scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32) * query.shape[-1] ** -0.5
