@@ -123,7 +123,7 @@ def train(given, workdir: str) -> dict[str, float]:
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
-        jax.set_mesh(mesh)):
+        contextlib.closing(batches), jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
       for number, steps in enumerate(dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
                                                        functools.partial(host_acts, config, objective, data, saved))):

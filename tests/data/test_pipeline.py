@@ -148,6 +148,7 @@ def test_consumer_may_stop_early(reader):
     made.append(step)
     return good(step)
 
+  before = set(threading.enumerate())
   batches = pipeline.train_batches(batch_at, 0, 10**9, reader, prefetch_batches=2)
   for _ in itertools.islice(batches, 3):
     pass
@@ -157,7 +158,7 @@ def test_consumer_may_stop_early(reader):
   assert max(made) < 60  # look-ahead is bounded
   time.sleep(0.1)
   assert len(made) == count
-  assert not [thread for thread in threading.enumerate() if thread.name.startswith("batch")]
+  assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("batch")]
 
 
 def test_threads_look_ahead_is_bounded():
