@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -51,3 +52,29 @@ def pytest_collection_modifyitems(items):
   """Orders the files, not the tests within one."""
   rank = {name: place for place, name in enumerate(LONG_FILES)}
   items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
+
+@pytest.fixture
+def quick_model(monkeypatch):
+  """Runs train a model that compiles in a moment, whatever their recipe says."""
+  from electra_jax import objectives
+  from tests import fake_objective
+
+  monkeypatch.setattr(objectives, "make", fake_objective.make)
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+  """A place with a run of the quick model, made once a module; tests that change anything take `place`."""
+  from tests import small_runs
+
+  return small_runs.prepare(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture
+def place(finished_run, tmp_path):
+  """A copy of `finished_run` for one test."""
+  from tests import small_runs
+
+  shutil.copytree(finished_run.root, tmp_path / "place")
+  return small_runs.Place(tmp_path / "place")

@@ -5,7 +5,6 @@ that compiles in a moment (tests/fake_objective.py); the command itself runs whe
 """
 
 import re
-import shutil
 import subprocess
 import sys
 
@@ -21,32 +20,16 @@ from tests import fake_objective
 from tests.conftest import ROOT
 from tests.small_runs import (
   STEPS,
-  Place,
   assert_four_parts,
   contents,
   flip_byte,
-  prepare,
   refused,
   shard_of,
   small,
 )
 from tests.test_pretrain import environment
 
-
-@pytest.fixture(autouse=True)
-def fake(monkeypatch):
-  monkeypatch.setattr(objectives, "make", fake_objective.make)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-  return prepare(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture
-def place(prepared, tmp_path):
-  shutil.copytree(prepared.root, tmp_path / "place")
-  return Place(tmp_path / "place")
+pytestmark = pytest.mark.usefixtures("quick_model")
 
 
 # ---- the corpus: (what makes the file, what the error names) ----

@@ -16,32 +16,17 @@ import time
 import pytest
 
 from configs import tiny
-from electra_jax import checkpoints, distributed, metrics, objectives, pretrain
+from electra_jax import checkpoints, distributed, metrics, pretrain
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import order
 from electra_jax.errors import UserError
 from electra_jax.tools import soak
-from tests import fake_objective
 from tests.conftest import ROOT
-from tests.small_runs import STEPS, Place, assert_four_parts, contents, flip_byte, prepare, refused, shard_of, small
+from tests.small_runs import STEPS, assert_four_parts, contents, flip_byte, refused, shard_of, small
 from tests.test_pretrain import environment
 
-
-@pytest.fixture(autouse=True)
-def fake(monkeypatch):
-  monkeypatch.setattr(objectives, "make", fake_objective.make)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-  return prepare(tmp_path_factory.mktemp("prepared"))
-
-
-@pytest.fixture
-def place(prepared, tmp_path):
-  shutil.copytree(prepared.root, tmp_path / "place")
-  return Place(tmp_path / "place")
+pytestmark = pytest.mark.usefixtures("quick_model")
 
 
 def assert_run_can_go_on(place, workdir):
