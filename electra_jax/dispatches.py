@@ -12,6 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 
+def is_due(step: int, every_steps: int) -> bool:
+  """Whether something that is done each so many updates is done after this one; 0 = never."""
+  return every_steps > 0 and step % every_steps == 0
+
+
 def ranges(start: int, stop: int, most: int, is_bound: Callable[[int], bool]) -> Iterator[range]:
   """The updates `start` + 1 to `stop` in dispatches of `most` or of one, none of which reaches over a bound.
 

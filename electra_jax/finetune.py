@@ -5,7 +5,6 @@ that a seed owns (parameters, moments, dropout, order of the data) has a leading
 """
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -23,6 +22,7 @@ from ml_collections import ConfigDict
 from electra_jax import (
   checkpoints,
   config_rules,
+  dispatches,
   distributed,
   metrics,
   optim,
@@ -35,7 +35,7 @@ from electra_jax import (
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted
-from electra_jax.models.bert import Bert, make_transformer_config
+from electra_jax.models.bert import Bert, make_transformer_config, with_task
 from electra_jax.optim import layerwise
 from electra_jax.predictions import Run, Split
 from electra_jax.tasks import batches, losses, results
@@ -87,7 +87,7 @@ class SeedsState(NamedTuple):
 def is_due(config, step: int, is_last: bool) -> bool:
   """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
   every = config.eval.finetune_every_steps
-  return bool(config.eval.finetune_tasks) and (is_last or bool(every and step % every == 0))
+  return bool(config.eval.finetune_tasks) and (is_last or dispatches.is_due(step, every))
 
 
 def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
@@ -146,8 +146,7 @@ def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Ru
   transformer = make_transformer_config(config.model, num_tokens=start.tokenizer.vocab_size,
                                         dtype=config.train.compute_dtype, remat=config.train.remat,
                                         kernels=config.train.kernels)
-  transformer = dataclasses.replace(transformer, num_labels=task.num_labels, pooler=config.task.pooler,
-                                    num_best=config.task.num_best, max_answer_length=config.task.max_answer_length)
+  transformer = with_task(transformer, config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
                                    config.task.layer_decay_form)
   tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)

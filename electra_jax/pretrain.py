@@ -153,14 +153,14 @@ def train(given, workdir: str) -> dict[str, float]:
         bar.advance(step)
         done, ends = step, budget.is_spent(step_metrics) or step == config.train.num_steps
 
-        if step % config.train.log_every_steps == 0 or ends:
+        if dispatches.is_due(step, config.train.log_every_steps) or ends:
           window = metrics.of_each_step(window)
           values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
           window = []
           values = {"train/learning_rate": float(learning_rate(step - 1))} | values | timer.read()
           writer.write(step, "train", values)
           bar.show(step, values)
-        evaluates = config.eval.every_steps and step % config.eval.every_steps == 0
+        evaluates = dispatches.is_due(step, config.eval.every_steps)
         if evaluates or saved.is_due(step):
           jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
         if evaluates:
@@ -232,8 +232,8 @@ def is_busy(window: list[dict]) -> bool:
 
 def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoints, step: int) -> bool:
   """Whether the host has something to do after this update that must not wait for later ones (`dispatches`)."""
-  return (step % config.train.log_every_steps == 0 or step == config.train.num_steps or saved.is_due(step)
-          or (config.eval.every_steps > 0 and step % config.eval.every_steps == 0)
+  return (dispatches.is_due(step, config.train.log_every_steps) or dispatches.is_due(step, config.eval.every_steps)
+          or step == config.train.num_steps or saved.is_due(step)
           or finetune.is_due(config, step, is_last=False)
           or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step)
 

@@ -1,6 +1,5 @@
 """How is what was trained read back? A run's workdir, a fine-tuned one, or published weights become a Run."""
 
-import dataclasses
 import json
 import os
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats
-from electra_jax.models.bert import make_transformer_config
+from electra_jax.models.bert import make_transformer_config, with_task
 from electra_jax.objectives import networks
 from electra_jax.objectives.networks import Network
 from electra_jax.tasks import HEADS, results
@@ -55,8 +54,7 @@ def load(workdir: str, step: int | None = None) -> Run:
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
   if os.path.exists(os.path.join(workdir, LABELS_FILE)):
     facts = _read_labels(workdir)
-    transformer = dataclasses.replace(transformer, num_labels=facts["num_labels"], pooler=config.task.pooler,
-                                      num_best=config.task.num_best, max_answer_length=config.task.max_answer_length)
+    transformer = with_task(transformer, config.task, facts["num_labels"])
     network = networks.separate(networks.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
     return Run(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
   network = networks.make(transformer, config.generator, config.objective)

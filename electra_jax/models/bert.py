@@ -1,5 +1,7 @@
 """What is the encoder of every system here? BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -34,6 +36,12 @@ def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, 
           "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
   return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
                            dtype=jnp.dtype(dtype), remat=remat, kernels=kernels)
+
+
+def with_task(transformer: TransformerConfig, config_task: FrozenConfigDict, num_labels: int) -> TransformerConfig:
+  """The description with what the heads of fine-tuning need, of the `task` branch of a resolved config."""
+  return dataclasses.replace(transformer, num_labels=num_labels, pooler=config_task.pooler,
+                             num_best=config_task.num_best, max_answer_length=config_task.max_answer_length)
 
 
 class Bert(nn.Module):
