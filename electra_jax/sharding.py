@@ -124,6 +124,12 @@ def batch_axes(mesh, num_examples: int) -> tuple[str, ...]:
   return axes if num_examples % math.prod(mesh.shape[axis] for axis in axes) == 0 else ()
 
 
+def keeps_parameters_whole() -> bool:
+  """Whether each device of the current mesh holds every parameter, as without a mesh."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return mesh.empty or mesh.shape["fsdp"] * mesh.shape["tensor"] == 1
+
+
 def path_name(path: tuple) -> str:
   """`discriminator/layer_07/attention/query/kernel` from a tree path."""
   return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import PyTree
 
 from electra_jax.errors import UserError
-from electra_jax.optim import adamw, lamb, schedules, timed
+from electra_jax.optim import adamw, lamb, multi_tensor, schedules, timed
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
 
@@ -38,7 +38,9 @@ def make(config_optimizer, num_steps: int,
     max_hours: the budget by which the rate decays; 0 = by steps alone. With one, `update` takes `seconds`.
   """
   schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
-  clip = optax.clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
+  clip = optax.identity()
+  if config_optimizer.clip_norm > 0:
+    clip = multi_tensor.clip_by_global_norm(config_optimizer.clip_norm)
   rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
   scaled = (rule,) if scale is None else (rule, scale)
   rate = optax.scale_by_learning_rate(schedule) if not max_hours else timed.scale_by_timed_rate(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import optax
 
+from electra_jax.optim import multi_tensor
 from electra_jax.optim.adamw import adamw
 
 
@@ -15,4 +16,4 @@ def lamb(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation
   Differs from optax.lamb, whose mask covers only the decay: there a layer-norm scale or a bias also moves by its own
   norm. The LAMB authors' code excludes both from both.
   """
-  return optax.chain(adamw(config_optimizer, decay_mask), optax.masked(optax.scale_by_trust_ratio(), decay_mask))
+  return optax.chain(adamw(config_optimizer, decay_mask), optax.masked(multi_tensor.scale_by_trust_ratio(), decay_mask))
