@@ -27,6 +27,8 @@ HEADS = {
   "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
 }
 
+SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # of fine-tuning; they read what task.pooling says
+
 
 def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, dtype: str,
                             remat: str = "none", kernels: str = "auto") -> TransformerConfig:
@@ -40,8 +42,8 @@ def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, 
 
 def with_task(transformer: TransformerConfig, config_task: FrozenConfigDict, num_labels: int) -> TransformerConfig:
   """The description with what the heads of fine-tuning need, of the `task` branch of a resolved config."""
-  return dataclasses.replace(transformer, num_labels=num_labels, pooler=config_task.pooler,
-                             num_best=config_task.num_best, max_answer_length=config_task.max_answer_length)
+  keys = ("pooling", "pooler", "num_best", "max_answer_length")
+  return dataclasses.replace(transformer, num_labels=num_labels, **{key: config_task[key] for key in keys})
 
 
 class Bert(nn.Module):
@@ -98,8 +100,10 @@ class Bert(nn.Module):
   def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
     """What each fine-tuning head says about the batch, float32, by the head's name."""
     hidden, found = self.encode(batch, batch["input_ids"], train), {}
+    sentence = heads.POOLINGS[self.config.pooling](hidden, batch["attention_mask"])[:, None]  # [batch, 1, hidden]
     for name in self.head_names:
-      arguments = (hidden, batch) if name == "joint_span_head" else (hidden,)
+      arguments = (sentence,) if name in SENTENCE_HEADS else (hidden,)
+      arguments = (hidden, batch) if name == "joint_span_head" else arguments
       head = getattr(self, name)
       found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*arguments, train)
     return found

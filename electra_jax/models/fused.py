@@ -132,16 +132,20 @@ def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp
 
 
 def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
-  del kernels, axis
-  x = (product + bias.astype(product.dtype)).astype(jnp.float32)
-  return (x * _gate(x, hidden_act)).astype(product.dtype), (product, bias)
+  if gpu_rows.fits(kernels, product.shape):
+    call = functools.partial(gpu_rows.activation, function=_in_kernel(gelu, hidden_act),
+                             interpret=kernels == "interpret")
+    out, = sharding.on_local_rows(call, (product,), (bias,), features=axis, sums=False)
+  else:
+    out = gelu(hidden_act, (product + bias.astype(product.dtype)).astype(jnp.float32)).astype(product.dtype)
+  return out, (product, bias)
 
 
 def _bias_gelu_backward(hidden_act, kernels, axis, kept, gradient):
   product, bias = kept
   if gpu_rows.fits(kernels, product.shape):
-    slope = functools.partial(derivative, hidden_act, gate=kernel_gate)
-    call = functools.partial(gpu_rows.activation_gradients, derivative=slope, interpret=kernels == "interpret")
+    call = functools.partial(gpu_rows.activation_gradients, derivative=_in_kernel(derivative, hidden_act),
+                             interpret=kernels == "interpret")
     dx, d_bias = sharding.on_local_rows(call, (product, gradient), (bias,), features=axis)
   else:
     x = (product + bias.astype(product.dtype)).astype(jnp.float32)
@@ -171,6 +175,11 @@ def _gate(x, hidden_act: str):
   return 0.5 * (1 + jnp.tanh(TANH_SCALE * (x + TANH_CUBIC * x * x * x)))
 
 
+def gelu(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Array, "..."]:
+  """GELU with the normal distribution function, or with its approximation by tanh, in float32."""
+  return x * gate(x, hidden_act)
+
+
 def derivative(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Array, "..."]:
   """d gelu(x) / dx in float32.
 
@@ -182,6 +191,11 @@ def derivative(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Arr
     return share + x * jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
   slope = TANH_SCALE * (1 + 3 * TANH_CUBIC * x * x)
   return share + 2 * x * share * (1 - share) * slope  # 1 - tanh^2 = 4 share (1 - share)
+
+
+@functools.cache  # jit knows a function by its identity: one object for all layers
+def _in_kernel(function, hidden_act: str):
+  return functools.partial(function, hidden_act, gate=kernel_gate)
 
 
 def kernel_gate(x, hidden_act: str):

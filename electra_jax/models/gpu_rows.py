@@ -5,6 +5,7 @@ Each function is jitted by itself: layers that are alike are traced and lowered 
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,10 @@ from jax.experimental.pallas import triton
 from electra_jax.models import dropout
 
 PROGRAMS = 1024  # strips of rows, at most: several for each of a GPU's 132 multiprocessors
-TILE = 4096  # elements that a program holds at a time
+COLUMNS = 256  # of 16 bits each: one load of 16 bytes by each thread of a warp, so a row's sums stay within its warp
+ROWS = 4  # that a program holds at a time, one for each of its four warps
+WARPS = triton.CompilerParams(num_warps=4, num_stages=2)
+SPREAD = (16, 128)  # rows and columns of a tile of an activation, which has no sums along the row
 
 
 def choose(kernels: str, dtype) -> str:
@@ -48,59 +52,62 @@ def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilo
   """
   shape, width = x.shape, x.shape[-1]
   x, y = x.reshape(-1, width), y.reshape(-1, width)
-  padded = pl.next_power_of_2(width)
-  tile_rows = min(strips(x.shape[0]), max(1, TILE // padded))
-  rows = pl.BlockSpec((tile_rows, padded), lambda i: (i, 0))
-  vector = pl.BlockSpec((padded,), lambda i: (0,))
+  tile_rows = min(strips(x.shape[0]), ROWS)
+  rows = pl.BlockSpec((tile_rows, width), lambda i: (i, 0))
+  vector = pl.BlockSpec((width,), lambda i: (0,))
   total, out = pl.pallas_call(
-    functools.partial(_add_norm_kernel, rate=rate, epsilon=epsilon, width=width),
+    functools.partial(_add_norm_kernel, rate=rate, epsilon=epsilon),
     grid=(x.shape[0] // tile_rows,),
     in_specs=[pl.BlockSpec((3,), lambda i: (0,)), vector, vector, vector, rows, rows], out_specs=[rows, rows],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,
-    compiler_params=_warps(padded),
-    interpret=interpret, name="add_norm",
+    compiler_params=WARPS, interpret=interpret, name="add_norm",
   )(_with_row(seeds, first_row), bias, scale, offset, x, y)
   return total.reshape(shape), out.reshape(shape)
-
-
-def _warps(padded: int) -> triton.CompilerParams:
-  return triton.CompilerParams(num_warps=8 if padded >= 1024 else 4, num_stages=2)
 
 
 def _with_row(seeds, first_row):
   return jnp.concatenate([seeds, first_row.reshape(1).astype(jnp.uint32)])
 
 
-def _keep(seeds_ref, first_row, num_rows: int, columns, width: int, rate: float):
+def _parts(width: int) -> list[slice]:
+  """The columns of a row, in parts whose number is a power of two, as Triton wants it."""
+  size = math.gcd(width, COLUMNS)
+  return [slice(start, start + size) for start in range(0, width, size)]
+
+
+def _keep(seeds_ref, first_row, num_rows: int, part: slice, width: int, rate: float):
   row = seeds_ref[2] + first_row.astype(jnp.uint32) + jnp.arange(num_rows, dtype=jnp.uint32)
-  element = row[:, None] * np.uint32(width) + columns.astype(jnp.uint32)[None]
+  column = jnp.arange(part.stop - part.start, dtype=jnp.uint32) + np.uint32(part.start)
+  element = row[:, None] * np.uint32(width) + column[None]
   return dropout.bits((seeds_ref[0], seeds_ref[1]), element) >= dropout.threshold(rate)
 
 
-def _standardised(total, is_inside, width: int, epsilon: float):
-  share = np.float32(1 / width)
-  centred = jnp.where(is_inside, total - (total.sum(1) * share)[:, None], 0.0)
-  inverse = jax.lax.rsqrt((centred * centred).sum(1) * share + epsilon)[:, None]
-  return centred * inverse, inverse
+def _mean(parts: list, width: int):
+  """The mean of each row over all of its parts: [rows, 1]."""
+  return (sum(part.sum(1) for part in parts) * np.float32(1 / width))[:, None]
 
 
-def _add_norm_kernel(seeds_ref, bias_ref, scale_ref, offset_ref, x_ref, y_ref, total_ref, out_ref, *, rate, epsilon,
-                     width):
-  tile_rows, padded = x_ref.shape
-  columns = jnp.arange(padded)
-  inside = columns < width
-  is_inside = jnp.broadcast_to(inside[None], (tile_rows, padded))
-  bias, scale, offset = (triton.load(ref.at[:], mask=inside, other=0.0)[None]
-                         for ref in (bias_ref, scale_ref, offset_ref))
-  y = triton.load(y_ref.at[:, :], mask=is_inside, other=0.0).astype(jnp.float32) + bias
-  if rate:
-    keep = _keep(seeds_ref, pl.program_id(0) * tile_rows, tile_rows, columns, width, rate)
-    y = jnp.where(keep, y * np.float32(1 / (1 - rate)), 0.0)
-  x = triton.load(x_ref.at[:, :], mask=is_inside, other=0.0).astype(jnp.float32)
-  total = (x + y).astype(total_ref.dtype)
-  triton.store(total_ref.at[:, :], total, mask=is_inside)
-  standard, _ = _standardised(total.astype(jnp.float32), is_inside, width, epsilon)
-  triton.store(out_ref.at[:, :], (standard * scale + offset).astype(out_ref.dtype), mask=is_inside)
+def _standardised(parts: list, width: int, epsilon: float):
+  mean = _mean(parts, width)
+  centred = [part - mean for part in parts]
+  inverse = jax.lax.rsqrt(_mean([part * part for part in centred], width) + epsilon)
+  return [part * inverse for part in centred], inverse
+
+
+def _add_norm_kernel(seeds_ref, bias_ref, scale_ref, offset_ref, x_ref, y_ref, total_ref, out_ref, *, rate, epsilon):
+  tile_rows, width = x_ref.shape
+  parts, totals = _parts(width), []
+  for part in parts:
+    y = y_ref[:, part].astype(jnp.float32) + bias_ref[part][None]
+    if rate:
+      keep = _keep(seeds_ref, pl.program_id(0) * tile_rows, tile_rows, part, width, rate)
+      y = jnp.where(keep, y * np.float32(1 / (1 - rate)), 0.0)
+    total = (x_ref[:, part].astype(jnp.float32) + y).astype(total_ref.dtype)
+    total_ref[:, part] = total
+    totals.append(total.astype(jnp.float32))
+  standard, _ = _standardised(totals, width, epsilon)
+  for part, values in zip(parts, standard, strict=True):
+    out_ref[:, part] = (values * scale_ref[part][None] + offset_ref[part][None]).astype(out_ref.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "epsilon", "interpret"))
@@ -108,58 +115,76 @@ def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon
   """`fused.norm_gradients` for the rows of one device: (first row, total, *gradients, scale, seeds)."""
   *gradients, scale, seeds = gradients_and_others
   shape, width = total.shape, total.shape[-1]
-  strip, padded = strips(total.size // width), pl.next_power_of_2(width)
-  tile_rows = min(strip, max(1, TILE // padded))
+  strip = strips(total.size // width)
   programs = total.size // width // strip
-  rows = pl.BlockSpec((strip, padded), lambda i: (i, 0))
+  rows = pl.BlockSpec((strip, width), lambda i: (i, 0))
   flat = jax.ShapeDtypeStruct((total.size // width, width), total.dtype)
   dx, *dy, sums = pl.pallas_call(
-    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, tile_rows=tile_rows, width=width),
+    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, tile_rows=min(strip, ROWS)),
     grid=(programs,),
-    in_specs=[pl.BlockSpec((3,), lambda i: (0,)), pl.BlockSpec((padded,), lambda i: (0,))] +
-             [rows] * (1 + len(gradients)),
-    out_specs=[rows] * (2 if rate else 1) + [pl.BlockSpec((None, 3, padded), lambda i: (i, 0, 0))],
+    in_specs=[pl.BlockSpec((3,), lambda i: (0,)), pl.BlockSpec((width,), lambda i: (0,)), rows,
+              *[rows] * len(gradients)],
+    out_specs=[rows] * (2 if rate else 1) + [pl.BlockSpec((None, 3, width), lambda i: (i, 0, 0))],
     out_shape=[flat] * (2 if rate else 1) + [jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)],
-    compiler_params=_warps(padded),
-    interpret=interpret, name="norm_gradients",
+    compiler_params=WARPS, interpret=interpret, name="norm_gradients",
   )(_with_row(seeds, first_row), scale, *(x.reshape(flat.shape) for x in (total, *gradients)))
   dy = dy[0] if rate else dx
   return dx.reshape(shape), dy.reshape(shape), sums.sum(0)
 
 
-def _norm_kernel(seeds_ref, scale_ref, total_ref, *refs, rate, epsilon, tile_rows, width):
+def _norm_kernel(seeds_ref, scale_ref, total_ref, *refs, rate, epsilon, tile_rows):
   num_outputs = 3 if rate else 2
   gradient_refs, (dx_ref, *dy_refs, sums_ref) = refs[:-num_outputs], refs[-num_outputs:]
-  strip, padded = total_ref.shape
-  columns = jnp.arange(padded)
-  inside = columns < width
-  is_inside = jnp.broadcast_to(inside[None], (tile_rows, padded))
-  share = np.float32(1 / width)
-  scale = triton.load(scale_ref.at[:], mask=inside, other=0.0)
+  strip, width = total_ref.shape
+  parts = _parts(width)
   first_row = pl.program_id(0) * strip
 
   def tile(index, sums):
     rows = pl.ds(index * tile_rows, tile_rows)
-    total, *gradients = (triton.load(ref.at[rows, :], mask=is_inside, other=0.0).astype(jnp.float32)
-                         for ref in (total_ref, *gradient_refs))
-    gradient = sum(gradients[1:], gradients[0])
-    standard, inverse = _standardised(total, is_inside, width, epsilon)
-    scaled = gradient * scale[None]
-    mean = (scaled.sum(1) * share)[:, None]
-    along = ((scaled * standard).sum(1) * share)[:, None]
-    dx = inverse * (scaled - mean - standard * along)
-    triton.store(dx_ref.at[rows, :], dx.astype(dx_ref.dtype), mask=is_inside)
-    dy = dx
-    if rate:
-      keep = _keep(seeds_ref, first_row + index * tile_rows, tile_rows, columns, width, rate)
-      dy = jnp.where(keep, dx * np.float32(1 / (1 - rate)), 0.0)
-      triton.store(dy_refs[0].at[rows, :], dy.astype(dx_ref.dtype), mask=is_inside)
-    return sums[0] + gradient * standard, sums[1] + gradient, sums[2] + dy
+    total = [total_ref[rows, part].astype(jnp.float32) for part in parts]
+    gradient = [sum(ref[rows, part].astype(jnp.float32) for ref in gradient_refs) for part in parts]
+    standard, inverse = _standardised(total, width, epsilon)
+    scaled = [values * scale_ref[part][None] for part, values in zip(parts, gradient, strict=True)]
+    mean = _mean(scaled, width)
+    along = _mean([a * b for a, b in zip(scaled, standard, strict=True)], width)
+    new = []
+    for place, part in enumerate(parts):
+      dx = inverse * (scaled[place] - mean - standard[place] * along)
+      dx_ref[rows, part] = dx.astype(dx_ref.dtype)
+      dy = dx
+      if rate:
+        keep = _keep(seeds_ref, first_row + index * tile_rows, tile_rows, part, width, rate)
+        dy = jnp.where(keep, dx * np.float32(1 / (1 - rate)), 0.0)
+        dy_refs[0][rows, part] = dy.astype(dx_ref.dtype)
+      new.append((gradient[place] * standard[place], gradient[place], dy))
+    return jax.tree.map(jnp.add, sums, new)
 
-  zeros = jnp.zeros((tile_rows, padded), jnp.float32)
-  sums = jax.lax.fori_loop(0, strip // tile_rows, tile, (zeros, zeros, zeros))
-  for place, total in enumerate(sums):
-    triton.store(sums_ref.at[pl.ds(place, 1), :], total.sum(0)[None], mask=inside[None])
+  zeros = [(jnp.zeros((tile_rows, part.stop - part.start), jnp.float32),) * 3 for part in parts]
+  for part, sums in zip(parts, jax.lax.fori_loop(0, strip // tile_rows, tile, zeros), strict=True):
+    for place, total in enumerate(sums):
+      sums_ref[place, part] = total.sum(0)
+
+
+@functools.partial(jax.jit, static_argnames=("function", "interpret"))
+def activation(first_row, product, bias, *, function, interpret: bool):
+  """(function(product + bias),) for the rows of one device."""
+  del first_row
+  shape, width = product.shape, product.shape[-1]
+  product = product.reshape(-1, width)
+  tile_rows, columns = min(SPREAD[0], strips(product.shape[0])), math.gcd(width, SPREAD[1])
+  tiles = pl.BlockSpec((tile_rows, columns), lambda j, i: (i, j))
+  out = pl.pallas_call(
+    functools.partial(_activation_kernel, function=function), grid=(width // columns, product.shape[0] // tile_rows),
+    in_specs=[pl.BlockSpec((columns,), lambda j, i: (j,)), tiles], out_specs=tiles,
+    out_shape=jax.ShapeDtypeStruct(product.shape, product.dtype),
+    compiler_params=WARPS, interpret=interpret, name="activation",
+  )(bias, product)
+  return (out.reshape(shape),)
+
+
+def _activation_kernel(bias_ref, product_ref, out_ref, *, function):
+  x = product_ref[...] + bias_ref[...].astype(product_ref.dtype)[None]
+  out_ref[...] = function(x.astype(jnp.float32)).astype(out_ref.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("derivative", "interpret"))
@@ -168,24 +193,21 @@ def activation_gradients(first_row, product, gradient, bias, *, derivative, inte
   del first_row
   shape, width = product.shape, product.shape[-1]
   product, gradient = product.reshape(-1, width), gradient.reshape(-1, width)
-  columns = 128
-  strip = strips(product.shape[0])
-  tile_rows = min(strip, TILE // 2 // columns)
+  strip, columns = strips(product.shape[0]), math.gcd(width, SPREAD[1])
   tiles = pl.BlockSpec((strip, columns), lambda j, i: (i, j))
   dx, sums = pl.pallas_call(
-    functools.partial(_activation_kernel, derivative=derivative, tile_rows=tile_rows),
+    functools.partial(_derivative_kernel, derivative=derivative, tile_rows=min(strip, SPREAD[0])),
     grid=(width // columns, product.shape[0] // strip),
     in_specs=[pl.BlockSpec((columns,), lambda j, i: (j,)), tiles, tiles],
     out_specs=[tiles, pl.BlockSpec((None, columns), lambda j, i: (i, j))],
     out_shape=[jax.ShapeDtypeStruct(product.shape, product.dtype),
                jax.ShapeDtypeStruct((product.shape[0] // strip, width), jnp.float32)],
-    compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
-    interpret=interpret, name="activation_gradients",
+    compiler_params=WARPS, interpret=interpret, name="activation_gradients",
   )(bias, product, gradient)
   return dx.reshape(shape), sums.sum(0)
 
 
-def _activation_kernel(bias_ref, product_ref, gradient_ref, dx_ref, sums_ref, *, derivative, tile_rows):
+def _derivative_kernel(bias_ref, product_ref, gradient_ref, dx_ref, sums_ref, *, derivative, tile_rows):
   strip, columns = product_ref.shape
   bias = bias_ref[...].astype(product_ref.dtype)[None]
 

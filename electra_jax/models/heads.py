@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from electra_jax.models import fused
 from electra_jax.models.attention import MASK_BIAS
@@ -70,8 +70,25 @@ class LinearHead(nn.Module):
     return self.config.dense(1, name="output")(x)[..., 0].astype(jnp.float32)  # [batch, positions]
 
 
+def mean_state(x: Float[Array, "batch length hidden"],
+               attention_mask: Bool[Array, "batch length"]) -> Float[Array, "batch hidden"]:
+  """The mean of the states that are no padding's, special tokens' included, as sentence-transformers takes it.
+
+  A row of nothing but padding gives zeros.
+  """
+  mask = attention_mask.astype(jnp.float32)[..., None]  # [batch, length, 1]
+  total = (x.astype(jnp.float32) * mask).sum(axis=1)
+  return (total / jnp.maximum(mask.sum(axis=1), 1)).astype(x.dtype)
+
+
+# task.pooling -> a sentence as one vector, from (states, attention mask).
+POOLINGS = {"mean": mean_state, "cls": lambda x, attention_mask: x[:, 0]}
+
+
 class ClassificationHead(nn.Module):
-  """[CLS], for BERT and RoBERTa a dense layer (`config.pooler`), dropout, then `config.num_labels` outputs.
+  """The first state, for BERT and RoBERTa a dense layer (`config.pooler`), dropout, then `config.num_labels` outputs.
+
+  The first state is [CLS]'s, or the sentence's as one vector (POOLINGS) in its place.
 
   ELECTRA's linear classifier has no dense layer (section 3.1: "simple linear classifiers on top of ELECTRA").
   """
