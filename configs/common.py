@@ -217,6 +217,9 @@ def defaults() -> ConfigDict:
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06
   c.task.layer_decay = 1.0  # layer-wise rate decay: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa)
   c.task.layer_decay_form = "paper"  # paper | released (the code leaves a level between head and top layer)
+  # What a sentence's head reads: cls ([CLS]: the papers) | mean (of all tokens' last states). ELECTRA and RoBERTa teach
+  # [CLS] nothing, so after a short pre-training the mean says more. transformers has no class for it: no export to it
+  c.task.pooling = "cls"
   c.task.pooler = "none"  # before the classifier: none (ELECTRA) | tanh (BERT, RoBERTa) | gelu (transformers' ELECTRA)
   c.task.span_head = "independent"  # SQuAD: independent (start, end: BERT, RoBERTa) | joint (end given start: ELECTRA)
   c.task.evals_per_epoch = 1  # dev scores; each also saves a checkpoint

@@ -42,6 +42,7 @@ CHOICES = {
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
   "task.on_long_text": ("cut", "error"),
   "task.layer_decay_form": ("paper", "released"),
+  "task.pooling": ("cls", "mean"),
   "task.pooler": ("none", "tanh", "gelu"),
   "task.span_head": ("independent", "joint"),
   "task.select": ("last", "best"),

@@ -18,6 +18,7 @@ from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
 from electra_jax.models.attention import MASK_BIAS
+from electra_jax.models.heads import POOLINGS
 from electra_jax.objectives import electra_mlm, generators
 from electra_jax.objectives.networks import Network
 from electra_jax.runs import Run
@@ -184,13 +185,7 @@ def embed(run: Run, texts: Sequence[str | Sentence], pooling: str = "mean") -> l
 def pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
   """One vector a row: the kept encoder's output, pooled over the real tokens by a row of `POOLINGS`."""
   hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
-  return POOLINGS[pooling](hidden, batch["attention_mask"].astype(jnp.float32)[..., None])
-
-
-POOLINGS = {
-  "mean": lambda hidden, mask: (hidden * mask).sum(axis=1) / jnp.maximum(mask.sum(axis=1), 1),  # sentence-transformers'
-  "cls": lambda hidden, mask: hidden[:, 0],
-}
+  return POOLINGS[pooling](hidden, batch["attention_mask"])
 
 
 def judge_words(text: str, tokens: Sequence[Judged]) -> list[Judged]:

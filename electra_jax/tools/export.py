@@ -18,6 +18,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
 from electra_jax.exchange.initial import GENERATOR, TABLE
 from electra_jax.exchange.weights import Weights
+from electra_jax.models.bert import SENTENCE_HEADS
 
 FLAGS = flags.FLAGS
 
@@ -122,15 +123,11 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
-    if "joint_span_head" in heads:  # what it can answer no encoder without it can, so it is not left out
-      raise UserError("No class of transformers has this head", got="joint_span_head: the end depends on the start",
-                      allowed="a span_head, whose start and end are independent, for AutoModelForQuestionAnswering",
-                      fix="fine-tune with --config.task.span_head=independent, use --format=msgpack, or answer with "
-                      "electra_jax.tools.predict --task=question")
+    check_heads(heads, source.config.task.pooling)
     # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
     is_pair = name in ("discriminator", GENERATOR)
     family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)
-    for head in heads & {"classification_head", "multiple_choice_head"} if pooler == "gelu" else ():
+    for head in heads & set(SENTENCE_HEADS) if pooler == "gelu" else ():
       if f"{head}/dense/kernel" not in params:
         params = hf.with_gelu_layer(params, head, model["hidden_size"])
     known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
@@ -138,6 +135,22 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
     params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
     found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
   return found, left_out
+
+
+def check_heads(heads: set[str], pooling: str) -> None:
+  """Raises the UserError of a head that no class of transformers computes, and without which nothing can answer."""
+  what = "No class of transformers has this head"
+  if "joint_span_head" in heads:
+    raise UserError(what, got="joint_span_head: the end depends on the start",
+                    allowed="a span_head, whose start and end are independent, for AutoModelForQuestionAnswering",
+                    fix="fine-tune with --config.task.span_head=independent, use --format=msgpack, or answer with "
+                    "electra_jax.tools.predict --task=question")
+  read = heads & set(SENTENCE_HEADS)
+  if read and pooling != "cls":
+    raise UserError(what, got=f"{', '.join(read)} over task.pooling={pooling}",
+                    allowed="one over [CLS], for AutoModelForSequenceClassification and AutoModelForMultipleChoice",
+                    fix="fine-tune with --config.task.pooling=cls, use --format=msgpack, or answer with "
+                    "electra_jax.tools.predict --task=classify or --task=choose")
 
 
 def fine_tuning_of(source: Source) -> tuple[str, list[str]]:

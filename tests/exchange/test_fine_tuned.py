@@ -18,7 +18,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import hf_config
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tasks import HEADS
-from electra_jax.tools import predict
+from electra_jax.tools import export, predict
 from electra_jax.tools.predict_tasks import TASKS, ask, items_of
 from electra_jax.train_state import TrainState
 
@@ -188,20 +188,26 @@ def fine_tuned_run(folder, task, head, label_names=(), **keys):
   return params
 
 
-@pytest.mark.parametrize("pooler", ["none", "tanh"])
-def test_classes_of_a_run(tmp_path, pooler):
-  params = fine_tuned_run(tmp_path / "run", "own_classification", "classification", ("bad", "good"), pooler=pooler)
+@pytest.mark.parametrize("pooling, pooler", [("cls", "none"), ("cls", "tanh"), ("mean", "none")])
+def test_classes_of_a_run(tmp_path, pooling, pooler):
+  params = fine_tuned_run(tmp_path / "run", "own_classification", "classification", ("bad", "good"), pooling=pooling,
+                          pooler=pooler)
   run = inference.load(tmp_path / "run")
   assert run.config.objective.name == "own_classification"
   (one,) = TASKS["classify"].answer(run, [{"text": "a b"}])
   batch = inference.make_batch(run, [inference.encode(run, "a b")])
-  x = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0, 0]
+  states = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
+  x = states[0] if pooling == "cls" else states[:4].mean(axis=0)  # [CLS] a b [SEP]
   head = params["encoder"]["classification_head"]
   if pooler == "tanh":
     x = np.tanh(x @ head["dense"]["kernel"] + head["dense"]["bias"])
   logits = x @ head["output"]["kernel"] + head["output"]["bias"]
   np.testing.assert_allclose(one.said.found.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
   assert set(TASKS["classify"].record(one)["probabilities"]) == {"bad", "good"}
+  if pooling == "mean":
+    with pytest.raises(UserError, match="classification_head over task"):
+      export.export(str(tmp_path / "run"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
   (tmp_path / "run/labels.json").write_text("{}")
   with pytest.raises(UserError, match="labels of the fine-tuned run"):
     inference.load(tmp_path / "run")
