@@ -121,8 +121,8 @@ def with_token_vectors(params: PyTree, vectors: np.ndarray) -> PyTree:
       return leaf
     given = np.zeros(leaf.shape, np.float32)
     given[:len(vectors)] = vectors
-    return jax.jit(lambda x: jnp.where(jnp.any(given, axis=1, keepdims=True), given, x), out_shardings=leaf.sharding,
-                   donate_argnums=0)(leaf)
+    return jax.jit(lambda x, rows: jnp.where(jnp.any(rows, axis=1, keepdims=True), rows, x),
+                   out_shardings=leaf.sharding)(leaf, given)
 
   return jax.tree_util.tree_map_with_path(put, params)
 
