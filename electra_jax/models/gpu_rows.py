@@ -17,7 +17,7 @@ from electra_jax.models import dropout
 
 PROGRAMS = 1024  # strips of rows, at most: several for each of a GPU's 132 multiprocessors
 COLUMNS = 256  # of 16 bits each: one load of 16 bytes by each thread of a warp, so a row's sums stay within its warp
-ROWS = 4  # that a program holds at a time, one for each of its four warps
+TILE = 4096  # elements of as many whole rows as a program holds at a time, up to 32 for each of its threads
 WARPS = triton.CompilerParams(num_warps=4, num_stages=2)
 SPREAD = (16, 128)  # rows and columns of a tile of an activation, which has no sums along the row
 
@@ -52,7 +52,7 @@ def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilo
   """
   shape, width = x.shape, x.shape[-1]
   x, y = x.reshape(-1, width), y.reshape(-1, width)
-  tile_rows = min(strips(x.shape[0]), ROWS)
+  tile_rows = _tile_rows(x.shape[0], width)
   rows = pl.BlockSpec((tile_rows, width), lambda i: (i, 0))
   vector = pl.BlockSpec((width,), lambda i: (0,))
   total, out = pl.pallas_call(
@@ -69,8 +69,12 @@ def _with_row(seeds, first_row):
   return jnp.concatenate([seeds, first_row.reshape(1).astype(jnp.uint32)])
 
 
+def _tile_rows(num_rows: int, width: int) -> int:
+  return min(strips(num_rows), max(1, TILE // pl.next_power_of_2(width)))
+
+
 def _parts(width: int) -> list[slice]:
-  """The columns of a row, in parts whose number is a power of two, as Triton wants it."""
+  """The columns of a row in equal parts, each a power of two wide, as Triton wants it."""
   size = math.gcd(width, COLUMNS)
   return [slice(start, start + size) for start in range(0, width, size)]
 
@@ -120,7 +124,7 @@ def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon
   rows = pl.BlockSpec((strip, width), lambda i: (i, 0))
   flat = jax.ShapeDtypeStruct((total.size // width, width), total.dtype)
   dx, *dy, sums = pl.pallas_call(
-    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, tile_rows=min(strip, ROWS)),
+    functools.partial(_norm_kernel, rate=rate, epsilon=epsilon, tile_rows=_tile_rows(total.size // width, width)),
     grid=(programs,),
     in_specs=[pl.BlockSpec((3,), lambda i: (0,)), pl.BlockSpec((width,), lambda i: (0,)), rows,
               *[rows] * len(gradients)],
