@@ -37,9 +37,6 @@ def defaults() -> ConfigDict:
   c.model.attention_probs_dropout_prob = 0.1
   c.model.layer_norm_eps = 1e-12  # RoBERTa: 1e-5
   c.model.initializer_range = 0.02  # standard deviation of the truncated normal
-  # What a new token table holds: random | counts (vectors of the corpus's counts, made once, at the start;
-  # a short pre-training does not get to know as much about words by itself: docs/finetuning.md)
-  c.model.token_table_start = "random"
 
   # ---- generator: the small masked LM of ELECTRA; unused by the MLM objective (ELECTRA section 3.2)
   c.generator = ConfigDict()

@@ -22,16 +22,4 @@ def get_config(argument: str | None = None):
   c.optimizer.warmup_steps = c.train.get_ref("num_steps") // 40  # also of a run that the command line shortens
   c.eval.update(every_steps=500, max_examples=2048)
   c.checkpoint.every_steps = 500
-  return reviews(c) if argument == "reviews" else common.variant(c, argument)
-
-
-def reviews(c):
-  """For texts like reviews, to be fine-tuned on sentiment: `--config=configs/tiny.py:reviews`, with a data.path."""
-  c.model.token_table_start = "counts"  # docs/finetuning.md: without it no tiny encoder knew words of praise and blame
-  c.generator.update(width_fraction=1.0, depth_fraction=1.0)
-  c.objective.update(weight_tying="all", rtd_weight=10.0)
-  c.data.update(path="", sequence_length=64)
-  c.data.masking.update(rate=0.4, mask_share=0.6)  # the rest stays, so that a state still shows which token it is of
-  c.optimizer.learning_rate = 2e-3
-  c.train.update(batch_size=32, num_steps=2500)
-  return c
+  return common.variant(c, argument)

@@ -26,7 +26,6 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispat
 # Keys that are younger than the first workdirs, with the value that means what a run did before there was the key.
 YOUNGER = {
   "task.span_head": "independent", "task.fresh_layers": 0, "task.pooling": "cls",
-  "model.token_table_start": "random",
   "objective.z_loss_weight": 0.0, "optimizer.first_moment_dtype": "float32", "optimizer.second_moment_dtype": "float32",
   "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
   "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,

@@ -20,7 +20,6 @@ MASKING_POLICIES = {
 CHOICES = {
   "mode": ("pretrain", "finetune"),
   "model.hidden_act": ("gelu", "gelu_new"),
-  "model.token_table_start": ("random", "counts"),
   "generator.kind": ("learned", "unigram", "uniform"),
   "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
                      "two_stage", "adversarial", "contrastive"),
@@ -133,13 +132,6 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
            f"{c.model.position_offset})")
   if c.data.sequence_length < 8:
     yield f"data.sequence_length is {c.data.sequence_length}; two segments and their separators need at least 8"
-  if c.model.token_table_start == "counts":
-    if c.model.embedding_size >= c.data.tokenizer.vocab_size:
-      yield (f"model.token_table_start is 'counts', which gives fewer numbers a token than there are tokens; got "
-             f"model.embedding_size {c.model.embedding_size} for data.tokenizer.vocab_size "
-             f"{c.data.tokenizer.vocab_size}")
-    if c.checkpoint.init_from:
-      yield "model.token_table_start is 'counts', but checkpoint.init_from brings a token table; set it to random"
   if c.model.vocab_size < c.data.tokenizer.vocab_size:
     yield f"model.vocab_size {c.model.vocab_size} is below data.tokenizer.vocab_size {c.data.tokenizer.vocab_size}"
   if c.train.accumulation_steps > 0 and c.train.batch_size % c.train.accumulation_steps:

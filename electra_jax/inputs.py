@@ -9,7 +9,6 @@ import numpy as np
 
 from electra_jax import batch_schedule, distributed, evaluation, objectives, rollbacks, sharding
 from electra_jax.data import corpus, pipeline, shards, tokenizers
-from electra_jax.data import count_vectors as counting
 from electra_jax.errors import UserError
 
 
@@ -43,19 +42,6 @@ def open_data(config, workdir: str) -> Data:
   entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
   return Data(tokenizer, train, heldout, schedule, batch_at, entropy, counts)
-
-
-def count_vectors(data: Data, config) -> np.ndarray:
-  """Of the training split, float32 [tokens, embedding_size], as wide as random ones; every process has process 0's."""
-  size = (data.tokenizer.vocab_size, config.model.embedding_size)
-  found = np.zeros(size, np.float32)
-  if jax.process_index() == 0:
-    found = config.model.initializer_range * counting.of_examples(
-      data.train, size[0], tuple(data.tokenizer.special_ids), size[1], config.seed)
-  if jax.process_count() > 1:
-    from jax.experimental import multihost_utils
-    found = np.asarray(multihost_utils.broadcast_one_to_all(found))
-  return found
 
 
 def check_tokenizer(tokenizer, config) -> None:

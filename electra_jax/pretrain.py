@@ -95,7 +95,7 @@ def train(given, workdir: str) -> dict[str, float]:
   init_params = functools.partial(objective.init, init_rng, example_batch)
   workdir_lib.record_config(given, config, workdir)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
-  state = restore_or_init(saved, config, init_params, tx, mesh, data)
+  state = restore_or_init(saved, config, init_params, tx, mesh, data.tokenizer)
   start_step = int(state.step)
   workdir_lib.record_start(workdir, start_step, mesh)
   start_up.done("restore")
@@ -205,7 +205,7 @@ def prng_impl(name: str) -> str:
   return name
 
 
-def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mesh, data: inputs.Data) -> TrainState:
+def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mesh, tokenizer) -> TrainState:
   """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
   parts, init_from = train_state.parts(config.train), config.checkpoint.init_from
   state = saved.restore_newest(train_state.abstract_state(init_params, tx, mesh, **parts))
@@ -214,7 +214,7 @@ def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mes
     return state
   state = train_state.init_state(init_params, tx, mesh, **parts)
   if init_from and published.is_published(init_from):
-    params, report = published.start_params(init_from, state.params, data.tokenizer)
+    params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)
     return train_state.with_params(state, params)
   if init_from:
@@ -222,10 +222,6 @@ def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mes
     step, params = checkpoints.load_params(init_from, wanted)
     print(f"Starting from the parameters of {init_from}, step {step}.", flush=True)
     return train_state.with_params(state, params)
-  if config.model.token_table_start == "counts":
-    print("Starting from scratch, with a token table made of the corpus's counts.", flush=True)
-    vectors = inputs.count_vectors(data, config)
-    return train_state.with_params(state, pretrained.with_token_vectors(state.params, vectors))
   print("Starting from scratch.", flush=True)
   return state
 

@@ -113,20 +113,6 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   return {"encoder": {**pretrained.encoder, **fresh}}
 
 
-def with_token_vectors(params: PyTree, vectors: np.ndarray) -> PyTree:
-  """The parameters with these rows in every token table; rows of zeros stay as they are, and those behind the last."""
-
-  def put(path, leaf):
-    if not sharding.path_name(path).endswith("embeddings/token/embedding"):
-      return leaf
-    given = np.zeros(leaf.shape, np.float32)
-    given[:len(vectors)] = vectors
-    return jax.jit(lambda x, rows: jnp.where(jnp.any(rows, axis=1, keepdims=True), rows, x),
-                   out_shardings=leaf.sharding)(leaf, given)
-
-  return jax.tree_util.tree_map_with_path(put, params)
-
-
 def prng_impl(name: str) -> str:
   """Of `train.prng_impl`; `auto` as in pre-training: threefry on CPU, rbg on accelerators."""
   if name == "auto":
