@@ -1,12 +1,50 @@
-"""Which part of the networks moves how much? Norms of gradients and updates by group, for the logs."""
+"""How long are hundreds of arrays, together, one by one and by group? For clipping, LAMB's ratios and the logs."""
 
+import itertools
 import re
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from electra_jax import sharding
+
+MOST_OPERANDS = 64  # of one kernel
+
+
+def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
+  """The sum of the squares of each array, in float32.
+
+  A GPU needs about as long to start a kernel as to add up a bias or the partial sums of a matrix. There the rows of
+  each matrix are added up by one kernel, and all sums that are equally many by a common one. Elsewhere, and where
+  devices hold parts of the parameters, each array is left to the compiler.
+  """
+  squared = [jnp.square(array.astype(jnp.float32)) for array in arrays]
+  if jax.default_backend() == "gpu" and sharding.keeps_parameters_whole():
+    return in_common(squared)
+  return [jnp.sum(array) for array in squared]
+
+
+def in_common(arrays: list[Float[Array, "..."]]) -> list[Float[Array, ""]]:
+  """The sum of each array: along the rows of each, then of all vectors of one length together.
+
+  >>> [float(total) for total in in_common([jnp.ones(3), jnp.ones((3, 4)), jnp.ones(()), jnp.ones((2, 1))])]
+  [3.0, 12.0, 1.0, 2.0]
+  """
+  vectors = [array.sum(-1).reshape(-1) if array.ndim > 1 else array.reshape(-1) for array in arrays]
+  totals: dict[int, Array] = {}
+  by_length = sorted(range(len(vectors)), key=lambda index: vectors[index].size)
+  for _, alike in itertools.groupby(by_length, key=lambda index: vectors[index].size):
+    alike = list(alike)
+    for start in range(0, len(alike), MOST_OPERANDS):
+      some = alike[start:start + MOST_OPERANDS]
+      totals |= dict(zip(some, jnp.stack([vectors[index] for index in some]).sum(-1), strict=True))
+  return [totals[index] for index in range(len(vectors))]
+
+
+def global_norm(tree: PyTree) -> Float[Array, ""]:
+  """The norm of all arrays taken as one vector."""
+  return jnp.sqrt(sum(squares(jax.tree.leaves(tree))))
 
 
 def group_of(path: str) -> str:
@@ -24,8 +62,9 @@ def group_of(path: str) -> str:
 
 def by_group(tree: PyTree, name: str) -> dict[str, tuple[Array, Array]]:
   """{NAME/GROUP: (norm, 1)}: each array is read once, and a number a group is kept."""
-  squares: dict[str, Array] = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+  named = jax.tree_util.tree_leaves_with_path(tree)
+  totals: dict[str, Array] = {}
+  for (path, _), square in zip(named, squares([leaf for _, leaf in named]), strict=True):
     group = group_of(sharding.path_name(path))
-    squares[group] = squares.get(group, 0.0) + jnp.sum(jnp.square(leaf.astype(jnp.float32)))
-  return {f"{name}/{group}": (jnp.sqrt(square), jnp.ones(())) for group, square in squares.items()}
+    totals[group] = totals.get(group, 0.0) + square
+  return {f"{name}/{group}": (jnp.sqrt(total), jnp.ones(())) for group, total in totals.items()}

@@ -45,7 +45,6 @@ from electra_jax.data import pipeline
 from electra_jax.errors import Interrupted
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import electra_mlm
-from electra_jax.optim import multi_tensor
 from electra_jax.train_state import TrainState, count_parameters
 
 
@@ -290,7 +289,7 @@ def update(state: TrainState, batch, seconds=None, *, objective, phase, tx, rng,
   updates = keep_trainable(updates, phase.trainable)
   params = optax.apply_updates(state.params, updates)
   one = jnp.ones(())
-  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (multi_tensor.global_norm(gradients), one)}
+  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (norms.global_norm(gradients), one)}
   pairs |= {} if seconds is None else wall_clock.pairs(opt_state)
   if norms_per_group:
     pairs |= norms.by_group(gradients, "gradient_norm") | norms.by_group(updates, "update_norm")

@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
+from electra_jax import norms
 from electra_jax.errors import UserError
-from electra_jax.optim import adamw, lamb, multi_tensor, schedules, timed
+from electra_jax.optim import adamw, lamb, schedules, timed
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
 
@@ -38,14 +40,22 @@ def make(config_optimizer, num_steps: int,
     max_hours: the budget by which the rate decays; 0 = by steps alone. With one, `update` takes `seconds`.
   """
   schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
-  clip = optax.identity()
-  if config_optimizer.clip_norm > 0:
-    clip = multi_tensor.clip_by_global_norm(config_optimizer.clip_norm)
+  clip = clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
   rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
   scaled = (rule,) if scale is None else (rule, scale)
   rate = optax.scale_by_learning_rate(schedule) if not max_hours else timed.scale_by_timed_rate(
     schedule, config_optimizer.warmup_steps, 3600 * max_hours)
   return optax.chain(clip, *scaled, rate), schedule
+
+
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+  """Scales gradients down to this global norm; shorter ones stay. optax's rule with the norm of `norms`."""
+
+  def update(updates, _):
+    norm = norms.global_norm(updates)
+    return jax.tree.map(lambda x: jnp.where(norm < max_norm, x, (x / norm.astype(x.dtype)) * max_norm), updates)
+
+  return optax.stateless(update)
 
 
 def decay_mask(params: PyTree) -> PyTree:

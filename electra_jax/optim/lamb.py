@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from electra_jax.optim import multi_tensor
+from electra_jax import norms
 from electra_jax.optim.adamw import adamw
 
 
@@ -16,4 +18,16 @@ def lamb(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation
   Differs from optax.lamb, whose mask covers only the decay: there a layer-norm scale or a bias also moves by its own
   norm. The LAMB authors' code excludes both from both.
   """
-  return optax.chain(adamw(config_optimizer, decay_mask), optax.masked(multi_tensor.scale_by_trust_ratio(), decay_mask))
+  return optax.chain(adamw(config_optimizer, decay_mask), optax.masked(scale_by_trust_ratio(), decay_mask))
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+  """Each update times |parameter| / |update|, or 1 where either is zero (LAMB). optax's takes every norm twice."""
+
+  def update(updates, params):
+    leaves, structure = jax.tree.flatten(updates)
+    lengths = jnp.sqrt(jnp.stack(norms.squares([*leaves, *jax.tree.leaves(params)]))).reshape(2, -1)
+    ratios = jnp.where((lengths == 0).any(0), 1.0, lengths[1] / lengths[0])
+    return structure.unflatten([leaf * ratio for leaf, ratio in zip(leaves, ratios, strict=True)])
+
+  return optax.stateless(update)

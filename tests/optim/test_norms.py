@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from electra_jax import sharding
-from electra_jax.optim import multi_tensor
+from electra_jax import norms, optim, sharding
+from electra_jax.optim import lamb
 
 
 def parameters(seed: int) -> dict:
@@ -19,19 +19,19 @@ def parameters(seed: int) -> dict:
 @pytest.fixture(params=("each", "in_common"))
 def tree(request, monkeypatch) -> dict:
   if request.param == "in_common":
-    monkeypatch.setattr(multi_tensor, "squares", lambda arrays: multi_tensor.in_common([x * x for x in arrays]))
+    monkeypatch.setattr(norms, "squares", lambda arrays: norms.in_common([x * x for x in arrays]))
   return parameters(0)
 
 
 def test_squares_are_in_the_order_of_the_arrays(tree):
   leaves = jax.tree.leaves(tree)
-  np.testing.assert_allclose(multi_tensor.squares(leaves), [np.square(leaf).sum() for leaf in leaves], rtol=1e-6)
+  np.testing.assert_allclose(norms.squares(leaves), [np.square(leaf).sum() for leaf in leaves], rtol=1e-6)
 
 
 @pytest.mark.parametrize("max_norm", (0.5, 1e3))
 def test_clipping_equals_optax(tree, max_norm):
   ours, theirs = (rule.update(tree, rule.init(tree))[0]
-                  for rule in (multi_tensor.clip_by_global_norm(max_norm), optax.clip_by_global_norm(max_norm)))
+                  for rule in (optim.clip_by_global_norm(max_norm), optax.clip_by_global_norm(max_norm)))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
 
 
@@ -39,7 +39,7 @@ def test_trust_ratios_equal_optax_also_with_zeros_and_left_out_leaves(tree):
   params = parameters(1) | {"003": jnp.zeros((3, 5))}
   updates = tree | {"004": jnp.zeros((5, 3))}
   mask = {name: name != "002" for name in tree}
-  rules = multi_tensor.scale_by_trust_ratio(), optax.scale_by_trust_ratio()
+  rules = lamb.scale_by_trust_ratio(), optax.scale_by_trust_ratio()
   ours, theirs = (masked.update(updates, masked.init(params), params)[0]
                   for masked in (optax.masked(rule, mask) for rule in rules))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
