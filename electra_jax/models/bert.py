@@ -101,11 +101,10 @@ class Bert(nn.Module):
     """What each fine-tuning head says about the batch, float32, by the head's name."""
     hidden, found = self.encode(batch, batch["input_ids"], train), {}
     sentence = heads.POOLINGS[self.config.pooling](hidden, batch["attention_mask"])[:, None]  # [batch, 1, hidden]
+    read = dict.fromkeys(SENTENCE_HEADS, (sentence,)) | {"joint_span_head": (hidden, batch)}
     for name in self.head_names:
-      arguments = (sentence,) if name in SENTENCE_HEADS else (hidden,)
-      arguments = (hidden, batch) if name == "joint_span_head" else arguments
       head = getattr(self, name)
-      found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*arguments, train)
+      found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*read.get(name, (hidden,)), train)
     return found
 
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"]) -> None:
