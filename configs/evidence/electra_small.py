@@ -4,10 +4,10 @@ Differs from the paper: the warm-up is a tenth of the run, which has tens of tho
 Initial weights are as wide for 256 units as 0.02 is for 768: both networks leave their plateaus earlier (after 2 500
 updates of 512 the generator's loss was 6.02 and not 6.19, the discriminator's 0.382 and not 0.385). With batches of 512
 at the same tokens and rate the discriminator learnt a little more (docs/results/small-vs-bert.md); at 1e-3, the square
-root of the batch, both networks fell back to constant answers. The optimizer is the
-released code's Adam: LAMB's rate of 5e-4 is a share of each weight's norm, so that a run this short would hardly leave
-its initialisation (electra_lamb.py has LAMB with the rate of runs as short). BERT and the other rows of each table
-inherit all of it; nothing was tuned for one of them.
+root of the batch, both networks fell back to constant answers. The optimizer is the released code's Adam: LAMB's rate
+of 5e-4 is a share of each weight's norm, so that a run this short would hardly leave its initialisation
+(electra_lamb.py has LAMB with the rate of runs as short). BERT and the other rows of each table inherit all of it;
+nothing was tuned for one of them.
 """
 
 from configs import common, small
