@@ -54,7 +54,7 @@ def defaults() -> ConfigDict:
   c.objective.name = "rtd"
   c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
-  c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | all (equal sizes)
+  c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | embeddings | all
   c.objective.z_loss_weight = 0.0  # of the mean squared log Z of masked LMs' softmax, which keeps logits small; 0 = off
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
   c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)

@@ -23,7 +23,7 @@ CHOICES = {
   "generator.kind": ("learned", "unigram", "uniform"),
   "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
                      "two_stage", "adversarial", "contrastive"),
-  "objective.weight_tying": ("token_embeddings", "none", "all"),
+  "objective.weight_tying": ("token_embeddings", "embeddings", "none", "all"),
   "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
   "data.on_bad_record": ("error", "skip"),
   "data.sentences": ("line", "rules"),
@@ -236,7 +236,7 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
   if tying == "all" and "generator" in _networks(c) and name != "two_stage":
     if name not in ("rtd", "electra_15", "electra_15_other", "contrastive"):
       yield (f"objective.weight_tying is 'all', but objective.name={name} does not train a masked LM and a "
-             "replaced-token detector together; set it to token_embeddings or none")
+             "replaced-token detector together; set it to token_embeddings, embeddings or none")
     if sizes:
       yield (f"objective.weight_tying 'all' needs equal sizes of generator and model; got {both}; set "
              "generator.width_fraction and depth_fraction to 1")

@@ -13,6 +13,7 @@ from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.weights import Weights
 
 GENERATOR = "generator"
+EMBEDDINGS = "embeddings/"  # paths of the tables and of the layer norm behind them
 TABLE = "embeddings/token/embedding"
 VOCABULARY = (TABLE, "mlm_head/output_bias")  # arrays with a row for each token, padded here
 
@@ -63,7 +64,7 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
     found |= {f"{network}/{path}": value for path, value in
               (_take(one, {p: s for p, s in wanted.items() if p not in borrowed}, num_tokens)
                | {p: _padded(p, v, wanted[p], num_tokens) for p, v in borrowed.items()}).items()}
-  _check_shared_table(weights, places, flat)
+  _check_shared(weights, places, flat)
   merged = jax.tree_util.tree_map_with_path(
     lambda path, leaf: found.get(sharding.path_name(path), leaf), params)
   return Start(merged, fresh, unused)
@@ -120,16 +121,20 @@ def _shared_encoder(weights: Mapping[str, Weights], kept: str, heads: set[str]) 
           if path.split("/")[0] in heads and name in other.tensors}
 
 
-def _check_shared_table(weights: Mapping[str, Weights], places: dict[str, str], flat: Mapping[str, object]) -> None:
-  """A generator without a table of its own reads the discriminator's."""
-  if GENERATOR not in places or f"{GENERATOR}/{TABLE}" in flat or len(places) < 2:
+def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: Mapping[str, object]) -> None:
+  """A generator without embeddings of its own reads the discriminator's; without a token table, that one."""
+  if GENERATOR not in places or len(places) < 2:
     return
-  tables = [one.tensors[mapping.their_name(TABLE, one.config["model_type"])]
-            for one in (weights[name] for name in places.values())]
-  if not np.array_equal(*tables):
-    raise UserError("The two networks of the weights do not share their token embeddings, but those of the run do",
-                    got="different arrays in discriminator and generator", allowed="equal ones",
-                    fix="set --config.objective.weight_tying=none, with equal sizes of the embeddings")
+  for path in (path for path in mapping.ENCODER if path.startswith(EMBEDDINGS)):
+    if f"{GENERATOR}/{path}" in flat:
+      continue
+    arrays = [one.tensors[mapping.their_name(path, one.config["model_type"])]
+              for one in (weights[name] for name in places.values())]
+    if not np.array_equal(*arrays):
+      raise UserError("The two networks of the weights do not share their embeddings, but those of the run do",
+                      got=f"different {path} in discriminator and generator", allowed="equal ones",
+                      fix="set --config.objective.weight_tying=token_embeddings where only the other tables differ, or "
+                      "none, with equal sizes of the embeddings")
 
 
 def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:

@@ -1,6 +1,7 @@
 """What is the encoder of every system here? BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
 
 import dataclasses
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -66,11 +67,21 @@ class Bert(nn.Module):
     """This network's own token embeddings."""
     return self.embeddings.token()
 
-  def encode(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
-             token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch length hidden"]:
-    """Contextual vectors h(x) of `ids`; the batch supplies `token_type_ids` and `attention_mask`."""
+  def embed(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
+            token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch length embed"]:
+    """What the layers begin with, before the projection; None: from this network's own token embeddings."""
     table = self.token_table() if token_table is None else token_table
-    x = self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
+    return self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
+
+  def encode(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
+             token_table: Float[Array, "vocab embed"] | None = None,
+             embed: Callable | None = None) -> Float[Array, "batch length hidden"]:
+    """Contextual vectors h(x) of `ids`; the batch supplies `token_type_ids` and `attention_mask`.
+
+    Args:
+      embed: another network's `embed`, whose embeddings this one reads; None: its own.
+    """
+    x = (embed or self.embed)(batch, ids, train, token_table)
     if self.config.embedding_size != self.config.hidden_size:
       x = self.embeddings_project(x)
     stream = x, x
@@ -79,10 +90,11 @@ class Bert(nn.Module):
     return stream[0]
 
   def mlm_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
-                 token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch predictions vocab"]:
+                 token_table: Float[Array, "vocab embed"] | None = None,
+                 embed: Callable | None = None) -> Float[Array, "batch predictions vocab"]:
     """Vocabulary logits at `masked_positions` only: the head is a fifth of BERT-Base's FLOPs at every position."""
     table = self.token_table() if token_table is None else token_table
-    hidden = self.encode(batch, ids, train, table)
+    hidden = self.encode(batch, ids, train, table, embed)
     return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table)
 
   def rtd_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"],
@@ -107,9 +119,10 @@ class Bert(nn.Module):
       found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*read.get(name, (hidden,)), train)
     return found
 
-  def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"]) -> None:
+  def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"],
+            embed: Callable | None = None) -> None:
     """Runs every layer and head once, for initialisation."""
-    hidden = self.encode(batch, batch["input_ids"], False, token_table)
+    hidden = self.encode(batch, batch["input_ids"], False, token_table, embed)
     for name in self.head_names:
       arguments = (hidden, token_table) if name == "mlm_head" else (hidden,)
       getattr(self, name)(*arguments)

@@ -1,6 +1,7 @@
 """How do generator and kept encoder hang together? Two encoders and what they share (ELECTRA sections 2 and 3.2)."""
 
 import dataclasses
+from collections.abc import Callable
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
@@ -21,13 +22,14 @@ class Electra(nn.Module):
 
   Objectives add heads to either network and run them through `apply(..., method=a function of this module)`.
 
-  Differs from the released code: it also shares the position and segment tables and the embeddings' layer norm;
-  the paper shares "only the token embeddings".
+  `token_embeddings` is the text of the preprint's section 3.2; `embeddings` also shares the position and segment tables
+  and the layer norm behind them, as the released code does ("both the token and positional embeddings" in the ICLR
+  version). The discriminator then reads positions that the masked LM has learnt.
   """
 
   encoder_config: TransformerConfig
   generator_config: TransformerConfig | None  # None: replacements come from no network
-  weight_tying: str  # none | token_embeddings | all (one encoder with the heads of both)
+  weight_tying: str  # none | token_embeddings | embeddings | all (one encoder with the heads of both)
   encoder_name: str = "discriminator"  # of the kept encoder's parameters
   encoder_heads: tuple[str, ...] = ("rtd_head",)
   generator_heads: tuple[str, ...] = ("mlm_head",)
@@ -46,9 +48,14 @@ class Electra(nn.Module):
     owner = self.generator if self.weight_tying == "none" else self.encoder
     return owner.token_table()
 
+  def generator_embed(self) -> Callable | None:
+    """The embeddings that the generator reads where they are the kept encoder's; None: its own, see `Bert.encode`."""
+    return self.encoder.embed if self.weight_tying == "embeddings" else None
+
   def generator_logits(self, batch: dict[str, Array], train: bool) -> Float[Array, "batch predictions vocab"]:
     """The generator reads the masked sequence and predicts at the masked positions."""
-    return self.generator.mlm_logits(batch, batch["masked_input_ids"], train, self.generator_table())
+    return self.generator.mlm_logits(batch, batch["masked_input_ids"], train, self.generator_table(),
+                                     self.generator_embed())
 
   def discriminator_logits(self, batch: dict[str, Array], corrupted_ids: Int[Array, "batch length"],
                            train: bool) -> Float[Array, "batch length"]:
@@ -59,4 +66,4 @@ class Electra(nn.Module):
     """Touches every parameter once, for initialisation."""
     self.encoder.touch(batch, self.encoder.token_table())
     if self.generator_config is not None and self.weight_tying != "all":
-      self.generator.touch(batch, self.generator_table())
+      self.generator.touch(batch, self.generator_table(), self.generator_embed())

@@ -29,9 +29,10 @@ same time), the same text, vocabulary, batch and hyper-parameters (configs/evide
 Table 5 says, with 5 seeds and at most 12,000 training examples a task, which is all of CoLA, MRPC, STS-B and RTE.
 
 Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
-run again. OUT/CLAIM/MODEL/pretrain is a workdir, OUT/CLAIM/MODEL/glue the sweeps, OUT/evidence.json all figures so far,
-written after every stage. `publish` merges them into docs/results/evidence.json, draws docs/results/CLAIM.png and
-writes the README's "Results"; what docs/results/CLAIM.md says is put below its table."""
+run again, by no other claim either. OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ beside it the sweeps,
+OUT/evidence.json all figures so far, written after every stage. `publish` merges them into docs/results/evidence.json,
+draws docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md says is put below its
+table."""
 
 CLAIM_FILE = "claim.json"  # in a claim's folder: what it was run with
 COMMAND_VARIABLE = "EVIDENCE_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
@@ -90,10 +91,11 @@ def chosen_tasks(name: str) -> list[str]:
 
 
 def record(name: str) -> None:
-  """Keeps what a claim is run with; another budget in the same folder would compare two.
+  """Keeps what a claim is run with; another budget in the same folder would compare two, other settings would not fit
+  the models that claims share.
 
   Raises:
-    UserError: the folder has runs of another budget.
+    UserError: the folder has runs of another budget or with other settings.
   """
   path = os.path.join(FLAGS.out, name, CLAIM_FILE)
   facts = {"flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
@@ -105,6 +107,12 @@ def record(name: str) -> None:
       raise UserError(f"{FLAGS.out} holds runs of another budget", got=f"{before['flops']:g} FLOPs with "
                       f"{before['settings']} there, {facts['flops']:g} with {facts['settings']} asked for",
                       allowed="the same", fix="use another --out")
+  for other in (other for other in claims.CLAIMS if os.path.exists(os.path.join(FLAGS.out, other, CLAIM_FILE))):
+    settings = read_facts(FLAGS.out, other)["settings"]
+    if settings != facts["settings"]:
+      raise UserError(f"{FLAGS.out} holds runs with other settings, and claims share their models",
+                      got=f"{settings} for {other}, {facts['settings']} for {name}", allowed="the same",
+                      fix="use another --out")
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(path, "w", encoding="utf-8") as file:
     json.dump(facts, file)

@@ -12,6 +12,7 @@ from electra_jax.errors import UserError
 from electra_jax.tools import ablate
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+MODELS = "models"  # folder of all models, in that of the claims
 AVERAGE = "average"  # ELECTRA section 3.1: of the eight tasks
 PERPLEXITY = "perplexity"  # of held-out text; it means something only between masked LMs
 
@@ -75,8 +76,8 @@ CLAIMS: dict[str, Claim] = {
     (_glue("LAMB", "electra_lamb", None), _glue("AdamW", "electra_small", None))),
   "generator-size": Claim(
     "ELECTRA Figure 3, left", "At equal steps, generators of a quarter to a half of the discriminator are best.",
-    (_glue("1/2", "electra_small", None), _glue("1/4", "generator_quarter", None, "steps:1/2"),
-     _glue("1", "generator_full", None, "steps:1/2"))),
+    (_glue("1/4", "electra_small", None), _glue("1/2", "generator_half", None, "steps:1/4"),
+     _glue("1", "generator_full", None, "steps:1/4"))),
   "two-stage": Claim(
     "ELECTRA Figure 3, right", "Training in two stages does not outperform joint training; both are ahead of BERT.",
     (_glue("joint", "electra_small", None), _glue("two-stage", "two_stage", None), _glue("BERT", "bert_small", None))),
@@ -148,7 +149,7 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     given = ConfigDict(given.to_dict())
     given.train.num_steps = steps
     config = config_lib.resolve(given)
-    folder = os.path.join(out, name, "".join(c if c.isalnum() else "_" for c in model.name).strip("_").lower())
+    folder = os.path.join(out, MODELS, f"{model.recipe.replace(':', '_')}-{steps}")  # claims share a model
     rows[model.name] = Planned(model, path, config, steps, flops.paper_flops(config).per_run, folder)
   return [row for row in rows.values() if not only or row.model.recipe in only]
 

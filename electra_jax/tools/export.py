@@ -16,7 +16,7 @@ from electra_jax import metrics
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
-from electra_jax.exchange.initial import GENERATOR, TABLE
+from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import SENTENCE_HEADS
 
@@ -102,7 +102,7 @@ def new_folder(out: str) -> Iterator[str]:
 
 
 def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
-  """({network: weights}, heads left out): each network whole, with the token table that it borrows.
+  """({network: weights}, heads left out): each network whole, with the embeddings that it borrows.
 
   One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
 
@@ -115,7 +115,8 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
     by_network.setdefault(network, {})[below] = value
   kept = next(name for name in by_network if name != GENERATOR)
   if GENERATOR in by_network:
-    by_network[GENERATOR].setdefault(TABLE, by_network[kept][TABLE])
+    shared = {path: value for path, value in by_network[kept].items() if path.startswith(EMBEDDINGS)}
+    by_network[GENERATOR] = shared | by_network[GENERATOR]
   elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
     by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
     by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}

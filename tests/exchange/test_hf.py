@@ -247,8 +247,13 @@ def test_pair_with_a_shared_table_and_padding():
   table = start.params["discriminator"]["embeddings"]["token"]["embedding"]
   np.testing.assert_array_equal(table[:50], weights["generator"].tensors["electra.embeddings.word_embeddings.weight"])
   assert table.shape == (64, 24) and not table[50:].any()
-  with pytest.raises(UserError, match="do not share their token embeddings"):
+  with pytest.raises(UserError, match="do not share their embeddings"):
     initial.merge(pair_of_weights(shares=False), params, num_tokens=50)
+  without_any = {path: shape for path, shape in generator.items() if not path.startswith(initial.EMBEDDINGS)}
+  params = tree(discriminator=padded(shapes_of(ELECTRA, RTD)), generator=padded(without_any))
+  with pytest.raises(UserError, match="do not share their embeddings") as error:  # weight_tying=embeddings
+    initial.merge(weights, params, num_tokens=50)
+  assert "embeddings/position/embedding" in error.value.got and "token_embeddings" in error.value.fix
 
 
 def test_what_the_weights_lack_starts_fresh_and_the_rest_is_named():

@@ -49,6 +49,10 @@ ROWS = {
                         {"mlm/loss": LN100, "rtd/loss": LN2}),
   "rtd, all tied": ("rtd", dict(generator=EQUAL, weight_tying="all"), 0, BODY | {"discriminator/mlm_head/.*": True},
                     {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "rtd, embeddings tied": ("rtd", dict(weight_tying="embeddings"), 0, BODY | {
+    "generator/(layer_..|embeddings_project|mlm_head)/.*": True}, {"mlm/loss": LN100, "rtd/loss": LN2}),
+  "adversarial, embeddings tied": ("adversarial", dict(weight_tying="embeddings"), 0, BODY | {
+    "generator/(layer_..|embeddings_project|mlm_head|baseline_head)/.*": True}, {"mlm/loss": LN100, "rtd/loss": LN2}),
   "rtd, unigram": ("rtd", dict(generator=UNIGRAM, token_counts=COUNTS), 0, BODY, {"rtd/loss": LN2}),
 }
 

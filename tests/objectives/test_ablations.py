@@ -122,6 +122,13 @@ def test_contrastive_by_hand(monkeypatch):
   assert float(pairs["sentence/loss"][0]) == pytest.approx(expected, rel=1e-4)
 
 
+def test_tying_embeddings_leaves_the_generator_none():
+  shapes = jax.eval_shape(make("rtd", weight_tying="embeddings").init, jax.random.key(0), make_batch())
+  assert "embeddings" in shapes["discriminator"] and "embeddings" not in shapes["generator"]
+  token_alone = jax.eval_shape(make("rtd").init, jax.random.key(0), make_batch())
+  assert set(token_alone["generator"]["embeddings"]) == {"position", "token_type", "layer_norm"}
+
+
 def test_tying_all_leaves_one_encoder():
   tied, untied = (jax.eval_shape(make("rtd", generator=EQUAL, weight_tying=tying).init, jax.random.key(0), make_batch())
                   for tying in ("all", "none"))
@@ -136,6 +143,7 @@ ANSWERS = {  # row -> does it fill masks, does it judge words?
   "electra_15": (True, True), "contrastive": (True, True), "adversarial": (True, True),
   "two_stage, second": (True, True), "rtd, all tied": (True, True), "all_tokens_mlm": (True, True),
   "replace_mlm": (True, False), "rtd, unigram": (False, True),
+  "rtd, embeddings tied": (True, True),
 }
 
 
@@ -170,7 +178,8 @@ FAULTS = {  # changes of configs/base.py -> what the error says
   "two_stage trains its generator": (dict(name="two_stage", weight_tying="none"), dict(kind="unigram"), "learned"),
   "adversarial trains its generator": (dict(name="adversarial"), dict(kind="uniform"), "set it to learned"),
   "all needs equal sizes": (dict(weight_tying="all"), {}, "set generator.width_fraction and depth_fraction to 1"),
-  "all needs both heads": (dict(name="replace_mlm", weight_tying="all"), dict(width_fraction=1), "token_embeddings or"),
+  "all needs both heads": (dict(name="replace_mlm", weight_tying="all"), dict(width_fraction=1),
+                           "token_embeddings, embeddings or"),
   "a share is a share": (dict(unchanged_share=1.2), {}, "objective.unchanged_share is 1.2"),
 }
 

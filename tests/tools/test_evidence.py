@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,15 +66,17 @@ def test_every_recipe_is_in_a_claim_and_the_papers_numbers_are_theirs():
 def test_budgets_are_equal_in_flops_steps_or_time():
   electra, bert = claims.plan("small-vs-bert", "out", 1e17)
   assert electra.flops == pytest.approx(1e17, rel=1e-4) and bert.flops == pytest.approx(1e17, rel=1e-4)
-  assert bert.num_steps / electra.num_steps == pytest.approx(1.45, abs=0.01)  # the paper's 1.45M and 1M steps
-  assert electra.config.train.num_steps == electra.num_steps and electra.folder == "out/small-vs-bert/electra_small"
+  assert electra.config.train.num_steps == electra.num_steps == 77_260
+  assert electra.folder == "out/models/electra_small-77260"
+  papers = claims.plan("small-vs-bert", "out", 1e17, ["generator.width_fraction=0.5"])
+  assert bert.num_steps / papers[0].num_steps == pytest.approx(1.45, abs=0.01)  # the paper's 1.45M and 1M steps
   sizes = claims.plan("generator-size", "out", 1e16)
-  assert len({row.num_steps for row in sizes}) == 1 and sizes[1].flops < sizes[0].flops < sizes[2].flops
+  assert len({row.num_steps for row in sizes}) == 1 and sizes[0].flops < sizes[1].flops < sizes[2].flops
   assert [row.model.name for row in claims.plan("fast-vs-faithful", "out", 1e16)] == ["faithful", "fast, equal FLOPs"]
   rows = claims.plan("fast-vs-faithful", "out", 1e16, seconds_per_step={"electra_small": 0.2, "electra_fast": 0.1})
   assert rows[2].num_steps == 2 * rows[0].num_steps
   assert "rows of equal time follow" in claims.describe("fast-vs-faithful", rows[:2])
-  assert "1,150 M tokens" in claims.describe("small-vs-bert", [electra])
+  assert "1,266 M tokens" in claims.describe("small-vs-bert", [electra])
   assert [row.recipe for row in claims.plan("table3", "out", 1e16, only=["electra_15"])] == [
     "configs/evidence/electra_15.py"]
   with pytest.raises(UserError, match="claim is unknown"):
@@ -112,7 +115,7 @@ def test_a_limit_stops_with_a_checkpoint_and_a_failure_names_its_log(tmp_path, m
   fake_commands(monkeypatch, sleeps)
   rows = claims.plan("small-vs-bert", str(tmp_path), 1e14)
   runs.run(rows, ["rte"], place(tmp_path, train_seconds=1.5), lambda: None)
-  assert "stopped at step 7 of 70 by the limit" in capsys.readouterr().out
+  assert "stopped at step 7 of 77 by the limit" in capsys.readouterr().out
   fake_commands(monkeypatch, "raise SystemExit('no such thing')")
   with pytest.raises(UserError, match="2 of 2 models failed") as caught:
     runs.run(rows, ["rte"], place(tmp_path), lambda: None)
@@ -123,7 +126,7 @@ def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
   row = claims.plan("small-vs-bert", str(tmp_path), 1e14, ["log.tensorboard=false"])[0]
   where = place(tmp_path, glue="GLUE", settings=("log.tensorboard=false",), glue_settings=("task.num_epochs=1",))
   command = runs.pretrain_command(row, where)
-  assert "--config.train.num_steps=70" in command and "--config.log.tensorboard=false" in command
+  assert "--config.train.num_steps=77" in command and "--config.log.tensorboard=false" in command
   assert f"--config.data.shards_path={tmp_path}/data/ELECTRA/shards" in command
   sweep = runs.glue_command(row, ["rte", "mnli"], 18, where, "1")
   assert "--tasks=mnli,rte" in sweep and "--devices=1,1,1,1" in sweep and "--set=task.max_train_examples=12000" in sweep
@@ -170,7 +173,7 @@ def test_figures_table_and_verdict(tmp_path):
   assert (average["metric"], average["seeds"], average["paper"]) == ("glue/average", 3, 79.0)
   assert average["value"] == pytest.approx(81.0) and average["spread"] == pytest.approx(1.0)
   assert average["train_flops"] == pytest.approx(rows[0].flops)
-  assert average["minutes"] == pytest.approx(70 * 128 * 128 / 1e6 / 60, abs=0.01)
+  assert average["minutes"] == pytest.approx(77 * 128 * 128 / 1e6 / 60, abs=0.01)
   claim = claims.CLAIMS["small-vs-bert"]
   text = report.table(claim, found)
   assert "| ELECTRA-Small | 79.0 | 81.0 ± 1.0 | 81.0 |" in text and "| BERT-Small | 74.7 | 71.0 ± 1.0 |" in text
@@ -193,8 +196,24 @@ def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
   for row, speed in zip(claims.plan("fast-vs-faithful", str(tmp_path), 1e14), (1e6, 2e6)):
     finish(row, 0.5, 3.0, speed)
   rows = evidence.planned(str(tmp_path), "fast-vs-faithful")
-  assert [row.num_steps for row in rows] == [70, 70, 140]
+  assert [row.num_steps for row in rows] == [77, 77, 154]
   assert {one["model"] for one in evidence.collect(str(tmp_path))} == {"faithful", "fast, equal FLOPs"}
+
+
+def test_a_folder_holds_one_budget_of_a_claim_and_one_set_of_settings(tmp_path, monkeypatch):
+  """Claims share models, which other settings would change."""
+  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=["train.batch_size=4"])
+  monkeypatch.setattr(evidence, "FLAGS", flags)
+  evidence.record("table3")
+  evidence.record("table3")
+  flags.flops = 2e14
+  evidence.record("two-stage")  # another claim may have another budget
+  with pytest.raises(UserError, match="runs of another budget"):
+    evidence.record("table3")
+  flags.set = []
+  with pytest.raises(UserError, match="runs with other settings") as error:
+    evidence.record("roberta-masking")
+  assert "train.batch_size=4" in error.value.got and not (tmp_path / "roberta-masking").exists()
 
 
 def test_new_figures_replace_those_of_the_same_models(tmp_path):
@@ -240,7 +259,7 @@ def test_from_text_to_the_readme(tmp_path, monkeypatch):
     return done.stdout
 
   assert "| static | 84.3 |" in reproduce("roberta-masking", *settings)
-  out = tmp_path / "out/roberta-masking/static"
+  (out,) = (tmp_path / "out/models").glob("bert_static-*")
   (steps,) = checkpoints.saved_steps(str(out / "pretrain"))[-1:]
   written = json.loads((tmp_path / "out/evidence.json").read_text())
   metric = {one["metric"]: one for one in written}

@@ -30,6 +30,8 @@ from tests.workdirs import TEXT
 
 RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
   "electra": (tiny, {}, "sentencepiece", {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
+  "electra, shared embeddings": (tiny, {"objective.weight_tying": "embeddings"}, "sentencepiece", {
+    "discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
   "electra, one encoder": (tying_all, {}, "wordpiece", {"discriminator": "ElectraForPreTraining",
                                                         "generator": "ElectraForMaskedLM"}),
   "roberta": (roberta_base, {}, "byte_bpe", {"": "RobertaForMaskedLM"}),
@@ -42,7 +44,7 @@ RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
 def given_of(name):
   recipe, changes, kind, _ = RUNS[name]
   given = recipe.get_config("tiny")
-  given.model.update(changes)
+  given.update_from_flattened_dict({key if "." in key else f"model.{key}": value for key, value in changes.items()})
   given.data.tokenizer.update(kind=kind, vocab_size=400)
   return given
 
