@@ -76,8 +76,11 @@ class Checkpoints:
     Raises:
       UserError: the disk is full or cannot be written; this is how the loop hears of a save that has failed meanwhile.
     """
-    with self._storage_errors():
-      self._manager.check_for_errors()
+    # Not Orbax's check_for_errors: it takes the error away from the thread that ends the save, which then believes that
+    # all is well and deletes the oldest checkpoint.
+    if not self._manager.is_saving_in_progress():
+      with self._storage_errors():
+        self._manager.wait_until_finished()
     if self.is_due(step):
       self.save(state, step)
 

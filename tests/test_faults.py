@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+import orbax.checkpoint as ocp
 import pytest
 
 from configs import tiny
@@ -79,8 +80,14 @@ def test_disk_full_while_shards_are_written(place, small_disk):
   assert not os.listdir(disk)
 
 
-def test_disk_full_while_a_checkpoint_is_written(place, small_disk, capfd):
-  """The checkpoints before stay, nothing half-written remains, no traceback hides the error; with room it goes on."""
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_disk_full_while_a_checkpoint_is_written(place, small_disk, capfd, monkeypatch, seconds):
+  """The checkpoints before stay, nothing half-written remains, no traceback hides the error; with room it goes on.
+
+  Also where the thread that ends a save, and deletes the oldest checkpoint, comes late to hear of the failure.
+  """
+  wait = ocp.CheckpointManager._wait_for_checkpointers
+  monkeypatch.setattr(ocp.CheckpointManager, "_wait_for_checkpointers", lambda self: (time.sleep(seconds), wait(self)))
   folder, aside = place.run / "checkpoints", place.root / "aside"
   folder.rename(aside)
   used = sum(-(-path.stat().st_size // 4096) * 4 for path in aside.rglob("*") if path.is_file())
