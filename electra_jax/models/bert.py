@@ -69,19 +69,22 @@ class Bert(nn.Module):
 
   def embed(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
             token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch length embed"]:
-    """What the layers begin with, before the projection; None: from this network's own token embeddings."""
+    """What the layers begin with, before the projection.
+
+    Args:
+      token_table: another network's token embeddings; None: this network's own.
+    """
     table = self.token_table() if token_table is None else token_table
     return self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
 
   def encode(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
-             token_table: Float[Array, "vocab embed"] | None = None,
              embed: Callable | None = None) -> Float[Array, "batch length hidden"]:
     """Contextual vectors h(x) of `ids`; the batch supplies `token_type_ids` and `attention_mask`.
 
     Args:
-      embed: another network's `embed`, whose embeddings this one reads; None: its own.
+      embed: an `embed` that reads what another network owns; None: this network's.
     """
-    x = (embed or self.embed)(batch, ids, train, token_table)
+    x = (embed or self.embed)(batch, ids, train)
     if self.config.embedding_size != self.config.hidden_size:
       x = self.embeddings_project(x)
     stream = x, x
@@ -92,9 +95,14 @@ class Bert(nn.Module):
   def mlm_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
                  token_table: Float[Array, "vocab embed"] | None = None,
                  embed: Callable | None = None) -> Float[Array, "batch predictions vocab"]:
-    """Vocabulary logits at `masked_positions` only: the head is a fifth of BERT-Base's FLOPs at every position."""
+    """Vocabulary logits at `masked_positions` only: the head is a fifth of BERT-Base's FLOPs at every position.
+
+    Args:
+      token_table: what it predicts with; None: this network's token embeddings.
+      embed: see `encode`.
+    """
     table = self.token_table() if token_table is None else token_table
-    hidden = self.encode(batch, ids, train, table, embed)
+    hidden = self.encode(batch, ids, train, embed)
     return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table)
 
   def rtd_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"],
@@ -105,9 +113,9 @@ class Bert(nn.Module):
   def mlm_and_nsp_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool
                          ) -> tuple[Float[Array, "batch predictions vocab"], Float[Array, "batch 2"]]:
     """Vocabulary logits at `masked_positions`, and those of (segment B follows A, it does not)."""
-    table = self.token_table()
-    hidden = self.encode(batch, ids, train, table)
-    return self.mlm_head(heads.select_positions(hidden, batch["masked_positions"]), table), self.nsp_head(hidden)
+    hidden = self.encode(batch, ids, train)
+    selected = heads.select_positions(hidden, batch["masked_positions"])
+    return self.mlm_head(selected, self.token_table()), self.nsp_head(hidden)
 
   def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
     """What each fine-tuning head says about the batch, float32, by the head's name."""
@@ -122,7 +130,7 @@ class Bert(nn.Module):
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"],
             embed: Callable | None = None) -> None:
     """Runs every layer and head once, for initialisation."""
-    hidden = self.encode(batch, batch["input_ids"], False, token_table, embed)
+    hidden = self.encode(batch, batch["input_ids"], False, embed)
     for name in self.head_names:
       arguments = (hidden, token_table) if name == "mlm_head" else (hidden,)
       getattr(self, name)(*arguments)

@@ -1,6 +1,7 @@
 """How do generator and kept encoder hang together? Two encoders and what they share (ELECTRA sections 2 and 3.2)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -22,9 +23,11 @@ class Electra(nn.Module):
 
   Objectives add heads to either network and run them through `apply(..., method=a function of this module)`.
 
-  `token_embeddings` is the text of the preprint's section 3.2; `embeddings` also shares the position and segment tables
-  and the layer norm behind them, as the released code does ("both the token and positional embeddings" in the ICLR
-  version). The discriminator then reads positions that the masked LM has learnt.
+  With `embeddings` the discriminator reads positions that the masked LM has learnt.
+
+  Differs from the released code, which also shares the position and segment tables and the layer norm behind them (the
+  ICLR version: "both the token and positional embeddings"): that is `embeddings`; the default is `token_embeddings`,
+  the text of the preprint's section 3.2.
   """
 
   encoder_config: TransformerConfig
@@ -48,9 +51,11 @@ class Electra(nn.Module):
     owner = self.generator if self.weight_tying == "none" else self.encoder
     return owner.token_table()
 
-  def generator_embed(self) -> Callable | None:
-    """The embeddings that the generator reads where they are the kept encoder's; None: its own, see `Bert.encode`."""
-    return self.encoder.embed if self.weight_tying == "embeddings" else None
+  def generator_embed(self) -> Callable:
+    """The generator's `Bert.embed`, with what it reads of the kept encoder."""
+    if self.weight_tying == "token_embeddings":
+      return functools.partial(self.generator.embed, token_table=self.encoder.token_table())
+    return (self.generator if self.weight_tying == "none" else self.encoder).embed
 
   def generator_logits(self, batch: dict[str, Array], train: bool) -> Float[Array, "batch predictions vocab"]:
     """The generator reads the masked sequence and predicts at the masked positions."""

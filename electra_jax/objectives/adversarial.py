@@ -23,10 +23,10 @@ def generate(model: Electra, batch, train: bool) -> tuple[Array, Array]:
 
   The baseline reads h_G but does not shape it: it is there to make the policy's gradient less noisy, not to steer it.
   """
-  table = model.generator_table()
-  hidden = model.generator.encode(batch, batch["masked_input_ids"], train, table, model.generator_embed())
+  hidden = model.generator.encode(batch, batch["masked_input_ids"], train, model.generator_embed())
   hidden = heads.select_positions(hidden, batch["masked_positions"])  # [batch, predictions, hidden]
-  return model.generator.mlm_head(hidden, table), model.generator.baseline_head(jax.lax.stop_gradient(hidden))
+  baseline = model.generator.baseline_head(jax.lax.stop_gradient(hidden))
+  return model.generator.mlm_head(hidden, model.generator_table()), baseline
 
 
 def rewards(rtd_logits: Float[Array, "batch length"], positions: Int[Array, "batch predictions"],

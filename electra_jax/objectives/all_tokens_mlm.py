@@ -22,9 +22,8 @@ def make_model(transformer: TransformerConfig, config_generator, config_objectiv
 
 def predict(model: Electra, batch, ids, train: bool) -> tuple[Array, Array]:
   """The gate's logits [batch, length] and the vocabulary logits [batch, length, vocab] of one pass."""
-  table = model.encoder.token_table()
-  hidden = model.encoder.encode(batch, ids, train, table)
-  return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, table)
+  hidden = model.encoder.encode(batch, ids, train)
+  return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, model.encoder.token_table())
 
 
 def copy_gate(model: Electra, batch, ids, train: bool) -> Array:

@@ -101,21 +101,23 @@ def record(name: str) -> None:
   facts = {"flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
            "command": os.environ.get(COMMAND_VARIABLE) or f"python -m electra_jax.tools.evidence run {name} "
                                                           f"--flops={FLAGS.flops or claims.CLAIMS[name].flops:g}"}
-  if os.path.exists(path):
-    before = read_facts(FLAGS.out, name)
-    if (before["flops"], before["settings"]) != (facts["flops"], facts["settings"]):
-      raise UserError(f"{FLAGS.out} holds runs of another budget", got=f"{before['flops']:g} FLOPs with "
-                      f"{before['settings']} there, {facts['flops']:g} with {facts['settings']} asked for",
-                      allowed="the same", fix="use another --out")
-  for other in (other for other in claims.CLAIMS if os.path.exists(os.path.join(FLAGS.out, other, CLAIM_FILE))):
-    settings = read_facts(FLAGS.out, other)["settings"]
-    if settings != facts["settings"]:
+  for other in recorded(FLAGS.out):
+    before = read_facts(FLAGS.out, other)
+    if before["settings"] != facts["settings"]:
       raise UserError(f"{FLAGS.out} holds runs with other settings, and claims share their models",
-                      got=f"{settings} for {other}, {facts['settings']} for {name}", allowed="the same",
+                      got=f"{before['settings']} for {other}, {facts['settings']} for {name}", allowed="the same",
                       fix="use another --out")
+    if other == name and before["flops"] != facts["flops"]:
+      raise UserError(f"{FLAGS.out} holds runs of another budget", got=f"{before['flops']:g} FLOPs there, "
+                      f"{facts['flops']:g} asked for", allowed="the same", fix="use another --out")
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(path, "w", encoding="utf-8") as file:
     json.dump(facts, file)
+
+
+def recorded(out: str) -> list[str]:
+  """The claims that were run in a folder."""
+  return [name for name in claims.CLAIMS if os.path.exists(os.path.join(out, name, CLAIM_FILE))]
 
 
 def read_facts(out: str, name: str) -> dict:
@@ -140,10 +142,9 @@ def planned(out: str, name: str, only: Sequence[str] = ()) -> list[claims.Planne
 def collect(out: str) -> list[dict]:
   """OUT/evidence.json: every figure of every claim so far."""
   found = []
-  for name in claims.CLAIMS:
-    if os.path.exists(os.path.join(out, name, CLAIM_FILE)):
-      command = read_facts(out, name)["command"]
-      found += [one for row in planned(out, name) for one in report.rows_of(name, row, command)]
+  for name in recorded(out):
+    command = read_facts(out, name)["command"]
+    found += [one for row in planned(out, name) for one in report.rows_of(name, row, command)]
   report.save(os.path.join(out, "evidence.json"), found)
   return found
 
@@ -156,9 +157,8 @@ def publish(arguments: list[str]) -> None:
   rows = report.load(path)
   if FLAGS.out:
     rows = report.merge(rows, collect(FLAGS.out))
-    for name in claims.CLAIMS:
-      if os.path.exists(os.path.join(FLAGS.out, name, CLAIM_FILE)):
-        curves.draw(name, planned(FLAGS.out, name), os.path.join(folder, f"{name}.png"))
+    for name in recorded(FLAGS.out):
+      curves.draw(name, planned(FLAGS.out, name), os.path.join(folder, f"{name}.png"))
     report.save(path, rows)
   if not rows:
     raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
