@@ -26,7 +26,8 @@ Claims: CLAIMS. `all` means each of them.
 
 The models of a claim get the same training FLOPs in the paper's convention (two rows of two claims: the same steps, the
 same time), the same text, vocabulary, batch and hyper-parameters (configs/evidence/). GLUE is fine-tuned as ELECTRA's
-Table 5 says, with 5 seeds and at most 12,000 training examples a task, which is all of CoLA, MRPC, STS-B and RTE.
+Table 5 says but for the rate, the released code's 3e-4 for Small, with 5 seeds and at most 12,000 training examples a
+task, which is all of CoLA, MRPC, STS-B and RTE.
 
 Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
 run again, by no other claim either. OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ beside it the sweeps,

@@ -139,11 +139,12 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     config = config_lib.resolve(given)
     kind, _, other = model.equal.partition(":")
     if kind == "flops":
-      steps = flops.steps_within(config, total_flops)
+      steps = whole_dispatches(flops.steps_within(config, total_flops), config)
     elif kind == "steps":
       steps = rows[other].num_steps
     elif speeds.get(model.recipe) and speeds.get(rows[other].model.recipe):
-      steps = max(1, round(rows[other].num_steps * speeds[rows[other].model.recipe] / speeds[model.recipe]))
+      steps = whole_dispatches(round(rows[other].num_steps * speeds[rows[other].model.recipe] / speeds[model.recipe]),
+                               config)
     else:
       continue
     given = ConfigDict(given.to_dict())
@@ -152,6 +153,14 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     folder = os.path.join(out, MODELS, f"{model.recipe.replace(':', '_')}-{steps}")  # claims share a model
     rows[model.name] = Planned(model, path, config, steps, flops.paper_flops(config).per_run, folder)
   return [row for row in rows.values() if not only or row.model.recipe in only]
+
+
+def whole_dispatches(steps: int, config: FrozenConfigDict) -> int:
+  """The largest multiple of train.steps_per_dispatch in `steps`; `steps` itself where there is none; at least 1.
+
+  The updates that would be left over need a program of their own, and on a GPU it takes longer to compile than to run.
+  """
+  return steps - steps % config.train.steps_per_dispatch or max(1, steps)
 
 
 def describe(name: str, rows: Sequence[Planned]) -> str:
