@@ -47,6 +47,7 @@ def defaults() -> ConfigDict:
   c.generator.intermediate_size = placeholder(int)
   c.generator.num_attention_heads = placeholder(int)
   c.generator.num_hidden_layers = placeholder(int)
+  c.generator.initializer_range = placeholder(float)  # derived: the model's
 
   # ---- objective
   c.objective = ConfigDict()

@@ -82,6 +82,7 @@ def _derive(c: ConfigDict) -> None:
   default(c.generator, "intermediate_size", round(c.model.intermediate_size * width))
   default(c.generator, "num_attention_heads", max(1, round(c.model.num_attention_heads * width)))
   default(c.generator, "num_hidden_layers", max(1, round(c.model.num_hidden_layers * depth)))
+  default(c.generator, "initializer_range", c.model.initializer_range)
   default(c.objective, "generator_steps", c.train.num_steps // 2 if c.objective.name == "two_stage" else 0)
   mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
   default(c.data.masking, "mask_share", mask_share)
@@ -165,6 +166,7 @@ def _with_younger_keys(resolved: dict) -> dict:
     for part in branches:
       branch = branch.setdefault(part, {})
     branch.setdefault(name, value)
+  resolved.get("generator", {}).setdefault("initializer_range", resolved["model"]["initializer_range"])
   return resolved
 
 

@@ -75,7 +75,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
               "train.initial_loss_scale", "train.loss_scale_growth_steps", "train.max_rollbacks",
               "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
-              "optimizer.decay_power",
+              "generator.initializer_range", "optimizer.decay_power",
               "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
   positive += [f"{net}.{size}" for net in _networks(c) for size in
                ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
