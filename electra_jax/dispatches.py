@@ -5,11 +5,10 @@ nothing to say, so `train.steps_per_dispatch` updates can follow each other with
 on their numbers alone: a restart repeats the same programs and so the same bits.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import PyTree
 
 
 def is_due(step: int, every_steps: int) -> bool:
@@ -45,8 +44,5 @@ def ranges(start: int, stop: int, most: int, is_bound: Callable[[int], bool]) ->
 
 
 def one_after_another(update: Callable) -> Callable:
-  """(state, batches) -> (state, metrics with a leading axis of updates) of a function of (state, batch)."""
-  def updates(state: PyTree, batches: Sequence[PyTree]):
-    return jax.lax.scan(update, state, jax.tree.map(lambda *rows: jnp.stack(rows), *batches))
-
-  return updates
+  """The same for several batches along a leading axis, which the metrics get too: of a function of (state, batch)."""
+  return functools.partial(jax.lax.scan, update)

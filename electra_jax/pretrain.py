@@ -7,7 +7,7 @@ import contextlib
 import functools
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -116,25 +116,27 @@ def train(given, workdir: str) -> dict[str, float]:
   mlm_accuracy = electra_mlm.make_accuracy(transformer, config)
   evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
-  batches = put_ahead(pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
-                                             config.data.prefetch_batches), mesh)
+  batches = pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
+                                   config.data.prefetch_batches)
   window, evaluated_step, train_steps = [], None, {}
   watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
+  steps_of = dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
+                               functools.partial(host_acts, config, objective, data, saved))
+  dispatched = on_devices(batches, steps_of, mesh)
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         contextlib.closing(batches), jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
-      for number, steps in enumerate(dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
-                                                       functools.partial(host_acts, config, objective, data, saved))):
+      with timer.waiting():
+        following = next(dispatched, None)
+      start_up.done("first_batch")
+      while following is not None:
+        steps, batch = following
         step = steps[-1]  # counts this update as done
         (phase, first_step), stage = objective.phase_at(steps[0] - 1), data.schedule.stage(steps[0] - 1)
         if first_step == steps[0] - 1:
           state = train_state.enter(phase, state)
-        with timer.waiting(functools.partial(is_busy, window)):
-          batch = next(batches) if len(steps) == 1 else [next(batches) for _ in steps]
-        if number == 0:
-          start_up.done("first_batch")
         train_step = train_steps.get(of_shape := (first_step, stage, len(steps)))
         if train_step is None:
           train_step = train_steps[of_shape] = make_train_step(
@@ -145,7 +147,9 @@ def train(given, workdir: str) -> dict[str, float]:
             bar.message(memory.at_start(train_step, state, batch, *budget.now()))
         state, step_metrics = train_step(state, batch, *budget.now())
         window.append(step_metrics)
-        if number == 0:
+        with timer.waiting(functools.partial(is_busy, step_metrics)):
+          following = next(dispatched, None)  # here, so that the devices find it where the host has waited for them
+        if done == start_step:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
           bar.message(str(start_up))
@@ -225,9 +229,9 @@ def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mes
   return state
 
 
-def is_busy(window: list[dict]) -> bool:
-  """Whether the devices still work on the last step of a log window; False behind one that was logged."""
-  return bool(window) and not all(leaf.is_ready() for leaf in jax.tree.leaves(window[-1]))
+def is_busy(step_metrics: dict) -> bool:
+  """Whether the devices still work on the updates that gave these."""
+  return not all(leaf.is_ready() for leaf in jax.tree.leaves(step_metrics))
 
 
 def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoints, step: int) -> bool:
@@ -241,7 +245,7 @@ def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoin
 def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments):
   """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings.
 
-  With more than one update it takes a list of as many batches, and its metrics have a leading axis.
+  With more than one update, batch and metrics have a leading axis of updates.
   """
   shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
   step = functools.partial(update, **update_arguments)
@@ -314,12 +318,9 @@ def keep_trainable(tree, trainable: str):
     lambda path, leaf: leaf if pattern.fullmatch(sharding.path_name(path)) else jnp.zeros_like(leaf), tree)
 
 
-def put_ahead(batches: Iterator[dict[str, np.ndarray]], mesh) -> Iterator[dict[str, jax.Array]]:
-  """Batches on the devices, one ahead of the step that runs."""
-  ahead = None
-  for batch in batches:
-    ready, ahead = ahead, sharding.put_batch(batch, mesh)
-    if ready is not None:
-      yield ready
-  if ahead is not None:
-    yield ahead
+def on_devices(batches: Iterator[dict[str, np.ndarray]], dispatched: Iterable[range], mesh
+               ) -> Iterator[tuple[range, dict[str, jax.Array]]]:
+  """(updates, their batch) of each dispatch; several updates have one batch, with a leading axis of updates."""
+  for steps in dispatched:
+    rows = [next(batches) for _ in steps]
+    yield steps, sharding.put_batch(rows[0], mesh) if len(steps) == 1 else sharding.put_batches(rows, mesh)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -180,5 +181,14 @@ def check_batch_size(batch_size: int, mesh: Mesh, key: str) -> None:
 
 def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
   """This process's rows as part of one global array, split over the mesh's data axes: where data meets devices."""
-  placement = batch_sharding(mesh)
+  return _put(batch, batch_sharding(mesh))
+
+
+def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[str, Array]:
+  """`put_batch` of the batches of several updates at once, with a leading axis of updates."""
+  stacked = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+  return _put(stacked, NamedSharding(mesh, PartitionSpec(None, *partition_spec("batch"))))
+
+
+def _put(batch: dict[str, np.ndarray], placement: NamedSharding) -> dict[str, Array]:
   return {name: jax.make_array_from_process_local_data(placement, rows) for name, rows in batch.items()}

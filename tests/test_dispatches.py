@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import tiny
-from electra_jax import checkpoints, dispatches, metrics, nonfinite, objectives, pretrain
+from electra_jax import checkpoints, dispatches, evaluation, metrics, nonfinite, objectives, pretrain, sharding
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
 from tests import fake_objective
@@ -42,7 +42,8 @@ def test_updates_in_one_program_equal_single_ones():
     return state, {"loss": (state, np.float32(1))}
 
   batches = [{"x": np.float32([i, 1])} for i in range(3)]
-  state, stacked = jax.jit(dispatches.one_after_another(update))(np.float32(1), batches)
+  together = {"x": np.stack([batch["x"] for batch in batches])}
+  state, stacked = jax.jit(dispatches.one_after_another(update))(np.float32(1), together)
   singles = []
   expected = np.float32(1)
   for batch in batches:
@@ -88,6 +89,29 @@ def test_a_run_in_dispatches_equals_one_of_single_updates_and_resumes_exactly(pr
   assert training_rows(workdir)[-1] == expected[-1]
   jax.tree.map(np.testing.assert_array_equal, checkpoints.load_params(str(workdir))[1],
                checkpoints.load_params(str(tmp_path / "pairs"))[1])
+
+
+def test_the_next_batch_is_on_its_way_before_the_host_waits_for_a_log_line(prepared, tmp_path, monkeypatch):
+  """Else the devices are idle while it is put there: 1 to 2 % of ELECTRA-Small's time on a GPU."""
+  monkeypatch.setattr(objectives, "make", fake_objective.make)
+  events, put_batch, summarise = [], sharding.put_batch, metrics.summarise
+  monkeypatch.setattr(evaluation, "evaluate", lambda *arguments, **options: {})
+  monkeypatch.setattr(sharding, "put_batch", lambda *given: events.append("batch") or put_batch(*given))
+  monkeypatch.setattr(metrics, "summarise", lambda *given: events.append("log") or summarise(*given))
+  pretrain.pretrain(with_data_of(prepared, train__num_steps=4, train__log_every_steps=2), str(tmp_path / "run"))
+  assert events == ["batch", "batch", "batch", "log", "batch", "log"]
+
+
+def test_batches_of_several_updates_lie_as_those_of_single_ones():
+  mesh = sharding.make_mesh({"data": 4, "fsdp": 2, "tensor": 1})
+  batches = [{"x": np.arange(16).reshape(8, 2) + 100 * i} for i in range(3)]
+  together = sharding.put_batches(batches, mesh)["x"]
+  assert together.shape == (3, 8, 2)
+  for i, batch in enumerate(batches):
+    np.testing.assert_array_equal(together[i], batch["x"])
+  single = sharding.put_batch(batches[0], mesh)["x"]
+  rows = {shard.device: shard.index[0] for shard in single.addressable_shards}
+  assert {shard.device: shard.index[1] for shard in together.addressable_shards} == rows
 
 
 def test_a_bad_update_within_a_program_is_named():

@@ -133,9 +133,8 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   example = jax.tree.map(lambda x: jnp.asarray(x[:1]), rows)
   state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
   with jax.set_mesh(mesh):
-    batch = sharding.put_batch(rows, mesh)
     updates = config.train.steps_per_dispatch
-    batch = batch if updates == 1 else [batch] * updates
+    batch = sharding.put_batch(rows, mesh) if updates == 1 else sharding.put_batches([rows] * updates, mesh)
     step = pretrain.make_train_step(state, updates, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
                                     accumulation_steps=config.train.accumulation_steps)
     started = time.perf_counter()
