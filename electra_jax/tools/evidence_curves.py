@@ -47,7 +47,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     for number, (model, found) in enumerate(scores.items()):
       own = [(i + (number - (len(scores) - 1) / 2) * 0.12, *found[metric]) for i, metric in enumerate(names)
              if metric in found]
-      axes.errorbar([x for x, *_ in own], [value for _, value, *_ in own], [spread or 0.0 for *_, spread in own],
+      axes.errorbar([x for x, *_ in own], [value for _, value, *_ in own], [spread or 0.0 for _, _, spread, _ in own],
                     fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
     axes.set(title="GLUE dev, percent", xticks=range(len(names)))
     axes.set_xticklabels([report.TITLES[metric] for metric in names], rotation=30)

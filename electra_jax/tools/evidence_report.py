@@ -45,12 +45,12 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
            "steps": steps, "planned_steps": config.train.num_steps,
            "tokens": round(batches * config.train.batch_size * config.data.sequence_length)}
 
-  def figure(metric, value, seeds=1, spread=None, paper=None):
-    return {"claim": name, "model": row.model.name, "metric": metric, "value": value, "seeds": seeds, "spread": spread,
-            "paper": paper, **facts}
+  def figure(metric, value, spread=None, runs=(), paper=None):
+    return {"claim": name, "model": row.model.name, "metric": metric, "value": value, "seeds": len(runs) or 1,
+            "spread": spread, "runs": [round(one, 2) for one in runs], "paper": paper, **facts}
 
   found = glue_figures(evidence_runs.glue_folder(row, sweep), CLAIMS[name].tasks) if sweep else {}
-  figures = [figure(f"glue/{metric}", *values, row.model.paper.get(metric)) for metric, values in found.items()]
+  figures = [figure(f"glue/{metric}", *values, paper=row.model.paper.get(metric)) for metric, values in found.items()]
   if evaluated:
     last = evaluated[-1]
     figures += [figure(f"heldout/{metric}", value, paper=row.model.paper.get(metric.removeprefix("mlm/")))
@@ -67,8 +67,8 @@ def newest_sweep(folder: str) -> int:
   return max((int(name[5:]) for name in names), default=0)
 
 
-def glue_figures(folder: str, tasks: Sequence[str]) -> dict[str, tuple[float, int, float | None]]:
-  """{task or average: (percent, seeds, spread)} of the finished tasks of a sweep.
+def glue_figures(folder: str, tasks: Sequence[str]) -> dict[str, tuple[float, float | None, list[float]]]:
+  """{task or average: (percent, spread, percent of each seed)} of the finished tasks of a sweep.
 
   The average is of the tasks' medians, as the paper takes it (section 3.1), and stands there when no task is missing;
   its spread is that of the averages of single seeds.
@@ -83,20 +83,20 @@ def glue_figures(folder: str, tasks: Sequence[str]) -> dict[str, tuple[float, in
     medians[task] = {name: row["median"] for name, row in content["summary"].items()}
     for run in content["runs"]:
       by_seed.setdefault(run["seed"], {})[task] = run["scores"]
-    found[task] = _percent(content["summary"][metric])
+    found[task] = _percent(content, metric)
     if "mismatched/accuracy" in content["summary"]:
-      found["mnli_mm"] = _percent(content["summary"]["mismatched/accuracy"])
+      found["mnli_mm"] = _percent(content, "mismatched/accuracy")
   average = scoring.glue_score(medians)
   if math.isfinite(average):
-    seeds = [score for score in map(scoring.glue_score, by_seed.values()) if math.isfinite(score)]
-    spread = 100 * statistics.stdev(seeds) if len(seeds) > 1 else None
-    found = {AVERAGE: (100 * average, len(seeds), spread)} | found
+    seeds = [100 * score for score in map(scoring.glue_score, by_seed.values()) if math.isfinite(score)]
+    found = {AVERAGE: (100 * average, statistics.stdev(seeds) if len(seeds) > 1 else None, seeds)} | found
   return found
 
 
-def _percent(summary: Mapping[str, float]) -> tuple[float, int, float | None]:
+def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[float]]:
+  summary = content["summary"][metric]
   spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
-  return 100 * summary["median"], summary["num_runs"], spread
+  return 100 * summary["median"], spread, [100 * run["scores"][metric] for run in content["runs"]]
 
 
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:

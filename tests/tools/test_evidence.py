@@ -178,6 +178,7 @@ def test_figures_table_and_verdict(tmp_path):
           "command"} <= average.keys()
   assert (average["metric"], average["seeds"], average["paper"]) == ("glue/average", 3, 79.0)
   assert average["value"] == pytest.approx(81.0) and average["spread"] == pytest.approx(1.0)
+  assert average["runs"] == [80.0, 81.0, 82.0]
   assert average["train_flops"] == pytest.approx(rows[0].flops)
   assert average["minutes"] == pytest.approx(70 * 128 * 128 / 1e6 / 60, abs=0.01)
   claim = claims.CLAIMS["small-vs-bert"]
