@@ -44,5 +44,5 @@ def ranges(start: int, stop: int, most: int, is_bound: Callable[[int], bool]) ->
 
 
 def one_after_another(update: Callable) -> Callable:
-  """The same for several batches along a leading axis, which the metrics get too: of a function of (state, batch)."""
+  """`update` of (state, batch) for several batches along a leading axis; the metrics get that axis, too."""
   return functools.partial(jax.lax.scan, update)
