@@ -45,9 +45,10 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
            "steps": steps, "planned_steps": config.train.num_steps,
            "tokens": round(batches * config.train.batch_size * config.data.sequence_length)}
 
-  def figure(metric, value, spread=None, runs=(), paper=None):
-    return {"claim": name, "model": row.model.name, "metric": metric, "value": value, "seeds": len(runs) or 1,
-            "spread": spread, "runs": [round(one, 2) for one in runs], "paper": paper, **facts}
+  def figure(metric, value, spread=None, runs=None, paper=None):
+    return {"claim": name, "model": row.model.name, "metric": metric, "value": value,
+            "seeds": 1 if runs is None else len(runs), "spread": spread,
+            "runs": [round(one, 2) for one in runs or ()], "paper": paper, **facts}
 
   found = glue_figures(evidence_runs.glue_folder(row, sweep), CLAIMS[name].tasks) if sweep else {}
   figures = [figure(f"glue/{metric}", *values, paper=row.model.paper.get(metric)) for metric, values in found.items()]
@@ -96,7 +97,8 @@ def glue_figures(folder: str, tasks: Sequence[str]) -> dict[str, tuple[float, fl
 def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[float]]:
   summary = content["summary"][metric]
   spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
-  return 100 * summary["median"], spread, [100 * run["scores"][metric] for run in content["runs"]]
+  scores = [run["scores"][metric] for run in content["runs"]]  # as in the summary, failed ones do not count
+  return 100 * summary["median"], spread, [100 * one for one in scores if one is not None and math.isfinite(one)]
 
 
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:

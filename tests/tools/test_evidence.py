@@ -1,6 +1,7 @@
 """Are the papers' claims repeated fairly, within limits, again after a kill, and told soberly?"""
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -194,6 +195,15 @@ def test_figures_table_and_verdict(tmp_path):
   assert "glue/average" not in partial and "glue/mnli" in partial
   assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
   assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_a_failed_seed_is_not_among_the_scores(tmp_path):
+  path = runs.task_results(str(tmp_path), "rte")
+  os.makedirs(os.path.dirname(path))
+  scores = [0.5, math.nan, 0.75]
+  results.write_json(path, {"summary": {"accuracy": scoring.summarise(scores)},
+                            "runs": [{"seed": i, "scores": {"accuracy": one}} for i, one in enumerate(scores)]})
+  assert report.glue_figures(str(tmp_path), ["rte"])["rte"][2] == [50.0, 75.0]
 
 
 def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
