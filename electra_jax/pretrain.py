@@ -122,14 +122,14 @@ def train(given, workdir: str) -> dict[str, float]:
   watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
   budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
   done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
-  steps_of = dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
-                               functools.partial(host_acts, config, objective, data, saved))
-  dispatched = on_devices(batches, steps_of, mesh)
+  dispatched = dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
+                                 functools.partial(host_acts, config, objective, data, saved))
+  coming = on_devices(batches, dispatched, mesh)
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         contextlib.closing(batches), jax.set_mesh(mesh)):
     with distributed.StopRequest() as stop:
       with timer.waiting():
-        following = next(dispatched, None)
+        following = next(coming, None)
       start_up.done("first_batch")
       while following is not None:
         steps, batch = following
@@ -148,7 +148,7 @@ def train(given, workdir: str) -> dict[str, float]:
         state, step_metrics = train_step(state, batch, *budget.now())
         window.append(step_metrics)
         with timer.waiting(functools.partial(is_busy, step_metrics)):
-          following = next(dispatched, None)  # here, so that the devices find it where the host has waited for them
+          following = next(coming, None)  # here, so that the devices find it where the host has waited for them
         if done == start_step:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
@@ -322,5 +322,4 @@ def on_devices(batches: Iterator[dict[str, np.ndarray]], dispatched: Iterable[ra
                ) -> Iterator[tuple[range, dict[str, jax.Array]]]:
   """(updates, their batch) of each dispatch; several updates have one batch, with a leading axis of updates."""
   for steps in dispatched:
-    rows = [next(batches) for _ in steps]
-    yield steps, sharding.put_batch(rows[0], mesh) if len(steps) == 1 else sharding.put_batches(rows, mesh)
+    yield steps, sharding.put_batches([next(batches) for _ in steps], mesh)

@@ -185,7 +185,9 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[str, Array]:
-  """`put_batch` of the batches of several updates at once, with a leading axis of updates."""
+  """`put_batch` of a dispatch's batches: a single one as it is, several at once with a leading axis of updates."""
+  if len(batches) == 1:
+    return put_batch(batches[0], mesh)
   stacked = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
   return _put(stacked, NamedSharding(mesh, PartitionSpec(None, *partition_spec("batch"))))
 

@@ -134,7 +134,7 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
   with jax.set_mesh(mesh):
     updates = config.train.steps_per_dispatch
-    batch = sharding.put_batch(rows, mesh) if updates == 1 else sharding.put_batches([rows] * updates, mesh)
+    batch = sharding.put_batches([rows] * updates, mesh)
     step = pretrain.make_train_step(state, updates, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
                                     accumulation_steps=config.train.accumulation_steps)
     started = time.perf_counter()

@@ -20,9 +20,8 @@ from ml_collections import ConfigDict
 from electra_jax import checkpoints, metrics
 from electra_jax.data import corpus, shards, tokenizers
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.tools import evidence_claims as claims
 from electra_jax.tools import glue_sweep
-from electra_jax.tools.evidence_claims import Planned
+from electra_jax.tools.evidence_claims import Planned, whole_dispatches
 
 GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a checkpoint
 # Tokens of a task's examples: at most 1.5 % of them are longer with BERT's vocabulary, RTE's excepted (12 %, as in the
@@ -86,7 +85,7 @@ def prepare(rows: Sequence[Planned], place: Place) -> None:
 
 def pretrain_command(row: Planned, place: Place) -> list[str]:
   """The pre-training of a model as a command line."""
-  every = claims.whole_dispatches(row.num_steps // 10, row.config)
+  every = whole_dispatches(row.num_steps // 10, row.config)
   return [sys.executable, "-m", "electra_jax.main", f"--config={row.recipe}",
           f"--workdir={os.path.join(row.folder, 'pretrain')}", f"--config.train.num_steps={row.num_steps}",
           f"--config.data.path={place.data}", f"--config.data.shards_path={shards_path(row, place)}",
