@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from absl import flags
 
@@ -71,18 +71,33 @@ def run(arguments: list[str]) -> None:
   """Makes what is missing of each claim, and writes the figures after every stage."""
   if not FLAGS.out:
     raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
-  for name in chosen(arguments):
-    settings, only = tuple(FLAGS.set), tuple(filter(None, FLAGS.only.split(",")))
+  names, settings, only = chosen(arguments), tuple(FLAGS.set), tuple(filter(None, FLAGS.only.split(",")))
+  plans = {}
+  for name in names:
     record(name)
-    rows = claims.plan(name, FLAGS.out, FLAGS.flops, settings, only=only)
-    print(claims.describe(name, rows), flush=True)
-    runs.prepare(rows, place())
-    runs.run(rows, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
-    done = [row.model.name for row in rows]
-    later = [row for row in planned(FLAGS.out, name, only) if row.model.name not in done]  # of equal time
-    if later:
-      runs.run(later, chosen_tasks(name), place(), lambda: collect(FLAGS.out))
-    print("\n" + report.table(claims.CLAIMS[name], [one for one in collect(FLAGS.out) if one["claim"] == name]))
+    plans[name] = claims.plan(name, FLAGS.out, FLAGS.flops, settings, only=only)
+    print(claims.describe(name, plans[name]), flush=True)
+  runs.prepare([row for rows in plans.values() for row in rows], place())
+  run_plans(plans)
+  later = {name: [row for row in planned(FLAGS.out, name, only)
+                  if row.model.name not in {one.model.name for one in plans[name]}] for name in names}  # of equal time
+  if any(later.values()):
+    run_plans(later)
+  found = collect(FLAGS.out)
+  for name in names:
+    print(f"\n{name}\n" + report.table(claims.CLAIMS[name], [one for one in found if one["claim"] == name]))
+
+
+def run_plans(plans: Mapping[str, Sequence[claims.Planned]]) -> None:
+  """All models of several claims, so that no device waits for the end of a claim; a model of several has all their
+  tasks."""
+  rows, tasks = {}, {}
+  for name, planned_rows in plans.items():
+    for row in planned_rows:
+      rows.setdefault(row.folder, row)
+      tasks.setdefault(row.folder, []).extend(task for task in chosen_tasks(name)
+                                              if task not in tasks.get(row.folder, ()))
+  runs.run([(row, tasks[folder]) for folder, row in rows.items()], place(), lambda: collect(FLAGS.out))
 
 
 def chosen_tasks(name: str) -> list[str]:

@@ -120,23 +120,28 @@ def task_results(sweep: str, task: str) -> str:
 # ---- running ----
 
 
-def run(rows: Sequence[Planned], tasks: Sequence[str], place: Place, after_each: Callable[[], None]) -> None:
+def run(work: Sequence[tuple[Planned, Sequence[str]]], place: Place, after_each: Callable[[], None]) -> None:
   """Pre-trains and fine-tunes every model, as many at a time as there are devices; a model stays on its device.
 
   Args:
+    work: each model with its tasks; the first ones start first. No folder twice.
     after_each: called whenever a stage of a model has ended; from several threads, never twice at once.
 
   Raises:
     UserError: a run has failed; the others have ended, and its log is named.
     Interrupted: Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
   """
-  free: queue.Queue[str] = queue.Queue()
-  for device in place.devices:
-    free.put(device)
+  waiting: queue.SimpleQueue[tuple[Planned, Sequence[str]]] = queue.SimpleQueue()
+  for one in work:
+    waiting.put(one)
   failed, lock, started = [], threading.Lock(), Running()
 
-  def work(row: Planned) -> None:
-    device = free.get()
+  def use(device: str) -> None:
+    with contextlib.suppress(queue.Empty):
+      while True:
+        make(*waiting.get_nowait(), device)
+
+  def make(row: Planned, tasks: Sequence[str], device: str) -> None:
     try:
       for stage in (_pretrain, _fine_tune):
         log = stage(row, tasks, place, device, started)
@@ -147,10 +152,8 @@ def run(rows: Sequence[Planned], tasks: Sequence[str], place: Place, after_each:
           after_each()
     except Exception as error:
       failed.append((row, f"{type(error).__name__}: {error}"))
-    finally:
-      free.put(device)
 
-  threads = [threading.Thread(target=work, args=(row,), daemon=True) for row in rows]
+  threads = [threading.Thread(target=use, args=(device,), daemon=True) for device in place.devices]
   with started.stop_all_on_signals():
     for thread in threads:
       thread.start()
@@ -161,7 +164,7 @@ def run(rows: Sequence[Planned], tasks: Sequence[str], place: Place, after_each:
   if started.stopped:
     raise Interrupted("Stopped, as asked. The same command goes on from the last checkpoints.")
   if failed:
-    raise UserError(f"{len(failed)} of {len(rows)} models failed", got="\n    ".join(
+    raise UserError(f"{len(failed)} of {len(work)} models failed", got="\n    ".join(
       f"{row.model.name}: {said}" for row, said in failed), allowed="runs that end well",
       fix="correct what it says and start the same command again; what is finished stays")
 

@@ -106,10 +106,22 @@ def test_models_run_side_by_side_and_only_once(tmp_path, monkeypatch, capsys):
                              "open(f + '/done', 'w'); open(f + '/gpu', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'])")
   rows, after = claims.plan("small-vs-bert", str(tmp_path), 1e14), []
   for _ in range(2):
-    runs.run(rows, ["rte"], place(tmp_path), lambda: after.append(1))
+    runs.run([(row, ["rte"]) for row in rows], place(tmp_path), lambda: after.append(1))
   assert sorted(pathlib.Path(row.folder, "gpu").read_text() for row in rows) == ["3", "5"]  # each once
   assert len(after) == 8
   assert "pre-training is finished" in capsys.readouterr().out
+
+
+def test_claims_share_models_and_devices(monkeypatch):
+  seen = []
+  monkeypatch.setattr(evidence, "FLAGS", SimpleNamespace(tasks="", out="out"))
+  monkeypatch.setattr(evidence, "place", lambda: None)
+  monkeypatch.setattr(runs, "run", lambda work, place, after_each: seen.extend(work))
+  evidence.run_plans({name: claims.plan(name, "out", 1e14) for name in ("roberta-masking", "table3")})
+  names = [row.model.recipe for row, _ in seen]
+  assert names == ["bert_static", "bert_small", "electra_small", "all_tokens_mlm", "replace_mlm", "electra_15"]
+  tasks = {row.model.recipe: tasks for row, tasks in seen}
+  assert tasks["bert_static"] == ["mnli", "sst2"] and sorted(tasks["bert_small"]) == sorted(claims.GLUE)
 
 
 def test_a_limit_stops_with_a_checkpoint_and_a_failure_names_its_log(tmp_path, monkeypatch, capsys):
@@ -118,11 +130,11 @@ def test_a_limit_stops_with_a_checkpoint_and_a_failure_names_its_log(tmp_path, m
             "open(f + '/ready', 'w'); time.sleep(30)")
   fake_commands(monkeypatch, sleeps)
   rows = claims.plan("small-vs-bert", str(tmp_path), 1e14)
-  runs.run(rows, ["rte"], place(tmp_path, train_seconds=1.5), lambda: None)
+  runs.run([(row, ["rte"]) for row in rows], place(tmp_path, train_seconds=1.5), lambda: None)
   assert "stopped at step 7 of 70 by the limit" in capsys.readouterr().out
   fake_commands(monkeypatch, "raise SystemExit('no such thing')")
   with pytest.raises(UserError, match="2 of 2 models failed") as caught:
-    runs.run(rows, ["rte"], place(tmp_path), lambda: None)
+    runs.run([(row, ["rte"]) for row in rows], place(tmp_path), lambda: None)
   assert "no such thing" in caught.value.got and "pretrain.log" in caught.value.got
 
 
@@ -286,7 +298,7 @@ def test_from_text_to_the_readme(tmp_path, monkeypatch):
   monkeypatch.setattr(runs.Running, "call", None)  # what is finished is not run again
   row = evidence.planned(str(tmp_path / "out"), "roberta-masking")[0]
   assert row.num_steps == steps == 2
-  runs.run([row], ["sst2"], place(tmp_path, glue=environment["GLUE"]), lambda: None)
+  runs.run([(row, ["sst2"])], place(tmp_path, glue=environment["GLUE"]), lambda: None)
   (tmp_path / "README.md").write_text("# a\n\n## Troubleshooting\n\nb\n")
   reproduce("publish", f"--results={tmp_path}/docs", f"--readme={tmp_path}/README.md")
   readme = (tmp_path / "README.md").read_text()
