@@ -152,7 +152,8 @@ def defaults() -> ConfigDict:
   c.train.initial_loss_scale = 2.0**15  # float16: halved by each overflow, whose update is skipped and counted
   c.train.loss_scale_growth_steps = 2000  # float16: updates without an overflow that double the scale
   # Updates in one program, for a GPU that waits for the launches of a small model's kernels (ELECTRA-Small, batch 128:
-  # 9 % faster). Single ones where a log line, an evaluation, a checkpoint or a new shape comes too soon.
+  # 9 % faster). Single ones where a log line, an evaluation, a checkpoint or a new shape comes too soon, and with
+  # data.batch_unit=tokens always, whose batches differ in their numbers of rows.
   c.train.steps_per_dispatch = 1
   c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more

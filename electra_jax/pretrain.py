@@ -239,7 +239,8 @@ def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoin
   return (dispatches.is_due(step, config.train.log_every_steps) or dispatches.is_due(step, config.eval.every_steps)
           or step == config.train.num_steps or saved.is_due(step)
           or finetune.is_due(config, step, is_last=False)
-          or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step)
+          or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step
+          or config.data.batch_unit == "tokens")  # each batch may have another number of rows than the one before
 
 
 def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments):

@@ -91,6 +91,19 @@ def test_a_run_in_dispatches_equals_one_of_single_updates_and_resumes_exactly(pr
                checkpoints.load_params(str(tmp_path / "pairs"))[1])
 
 
+def test_batches_of_equally_many_tokens_go_one_by_one(tmp_path, monkeypatch):
+  """They differ in their numbers of rows, so that no program holds two of them."""
+  monkeypatch.setattr(objectives, "make", fake_objective.make)
+  data = prepare(tmp_path, train__num_steps=0, data__format="DOC-SENTENCES")
+  sizes, make_train_step = [], pretrain.make_train_step
+  monkeypatch.setattr(pretrain, "make_train_step", lambda state, num_updates=1, **arguments: (
+    sizes.append(num_updates) or make_train_step(state, num_updates, **arguments)))
+  options = dict(data__format="DOC-SENTENCES", train__num_steps=6, train__log_every_steps=3,
+                 train__steps_per_dispatch=3, checkpoint__every_steps=6, eval__every_steps=6)
+  pretrain.pretrain(with_data_of(data, **options), str(tmp_path / "tokens"))
+  assert sizes == [1] and [step for step, _ in training_rows(tmp_path / "tokens")] == [3, 6]
+
+
 def test_the_next_batch_is_on_its_way_before_the_host_waits_for_a_log_line(prepared, tmp_path, monkeypatch):
   """Else the devices are idle while it is put there: 1 to 2 % of ELECTRA-Small's time on a GPU."""
   monkeypatch.setattr(objectives, "make", fake_objective.make)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,11 @@ def finish(row, score, loss, speed=1e6):
 def test_figures_table_and_verdict(tmp_path):
   rows = claims.plan("small-vs-bert", str(tmp_path), 1e14)
   assert report.rows_of("small-vs-bert", rows[0], "cmd") == []  # not begun
+  failed = pathlib.Path(rows[0].folder, "pretrain")
+  failed.mkdir(parents=True)
+  (failed / metrics.FILE_NAME).touch()
+  assert report.rows_of("small-vs-bert", rows[0], "cmd") == []  # ended before its first line
+  shutil.rmtree(failed)
   finish(rows[0], 0.80, 3.0)
   finish(rows[1], 0.70, 4.0)
   found = [one for row in rows for one in report.rows_of("small-vs-bert", row, "cmd")]
