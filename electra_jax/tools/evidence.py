@@ -95,9 +95,8 @@ def run_plans(plans: Mapping[str, Sequence[claims.Planned]]) -> None:
   for name, planned_rows in plans.items():
     for row in planned_rows:
       rows.setdefault(row.folder, row)
-      tasks.setdefault(row.folder, []).extend(task for task in chosen_tasks(name)
-                                              if task not in tasks.get(row.folder, ()))
-  runs.run([(row, tasks[folder]) for folder, row in rows.items()], place(), lambda: collect(FLAGS.out))
+      tasks.setdefault(row.folder, {}).update(dict.fromkeys(chosen_tasks(name)))  # each once, in order
+  runs.run([(row, list(tasks[folder])) for folder, row in rows.items()], place(), lambda: collect(FLAGS.out))
 
 
 def chosen_tasks(name: str) -> list[str]:
