@@ -210,6 +210,15 @@ def read_rows(workdir: str) -> list[dict]:
   return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
 
 
+def has_rows(workdir: str) -> bool:
+  """Whether the run has written a row yet; one that failed before its first leaves an empty file."""
+  try:
+    read_rows(workdir)
+  except UserError:
+    return False
+  return True
+
+
 def _parse(line: str) -> dict | None:
   """The row of a line, or None if the line is not a whole row."""
   try:

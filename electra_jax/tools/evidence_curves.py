@@ -16,7 +16,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   curves = {}  # metric -> [(model, whose metric, FLOPs, values)]
   for row in rows:
     folder = os.path.join(row.folder, "pretrain")
-    if not os.path.exists(os.path.join(folder, metrics.FILE_NAME)):
+    if not metrics.has_rows(folder):
       continue
     config = config_lib.load(folder)
     count = flops.paper_flops(config)

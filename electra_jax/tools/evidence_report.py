@@ -28,8 +28,7 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
   Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning.
   """
   folder = os.path.join(row.folder, "pretrain")
-  path = os.path.join(folder, metrics.FILE_NAME)
-  if not os.path.exists(path) or not os.path.getsize(path):  # empty: it failed before the first line
+  if not metrics.has_rows(folder):
     return []
   config, logged = config_lib.load(folder), metrics.read_rows(folder)
   trained = [one for one in logged if one["split"] == "train"]
