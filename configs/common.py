@@ -59,7 +59,9 @@ def defaults() -> ConfigDict:
   c.objective.z_loss_weight = 0.0  # of the mean squared log Z of masked LMs' softmax, which keeps logits small; 0 = off
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
   c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)
-  c.objective.encoder_mlm_weight = 1.0  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none
+  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none. Derived: 1, and 1 / masking.rate for
+  # all_tokens_mlm, whose mean is over all tokens: a masked one weighs the same in both (docs/results/table3.md)
+  c.objective.encoder_mlm_weight = placeholder(float)
   c.objective.generator_steps = placeholder(int)  # two_stage: updates of the first stage; derived: half of the run
   c.objective.policy_weight = 1.0  # adversarial: of the generator's REINFORCE loss, in place of mlm_weight
   c.objective.baseline_weight = 1.0  # adversarial: of the baseline's cross-entropy; the paper names neither

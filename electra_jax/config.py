@@ -83,6 +83,8 @@ def _derive(c: ConfigDict) -> None:
   default(c.generator, "num_attention_heads", max(1, round(c.model.num_attention_heads * width)))
   default(c.generator, "num_hidden_layers", max(1, round(c.model.num_hidden_layers * depth)))
   default(c.generator, "initializer_range", c.model.initializer_range)
+  rate = c.data.masking.rate if c.objective.name == "all_tokens_mlm" else 1.0
+  default(c.objective, "encoder_mlm_weight", 1 / rate if rate > 0 else 1.0)  # a rate of 0 is refused below
   default(c.objective, "generator_steps", c.train.num_steps // 2 if c.objective.name == "two_stage" else 0)
   mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
   default(c.data.masking, "mask_share", mask_share)

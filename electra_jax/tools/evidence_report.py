@@ -233,7 +233,7 @@ def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
   row = own.get(_key(metric))
   if row is None:
     return ""
-  return _number(row["value"], metric) + f" ± {row['spread']:.1f}" * bool(spread and row["spread"])
+  return _number(row["value"], metric) + (f" ± {row['spread']:.1f}" if spread and row["spread"] else "")
 
 
 def _number(value: float | None, metric: str) -> str:

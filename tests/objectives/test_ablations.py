@@ -205,6 +205,16 @@ def test_generator_steps_are_half_of_a_two_stage_run_and_never_in_the_way():
   assert config_lib.resolve(base.get_config()).objective.generator_steps == 0  # train.num_steps stays resumable
 
 
+def test_a_masked_token_weighs_the_same_in_all_tokens_mlm_and_replace_mlm():
+  from configs.ablations import table3_all_tokens_mlm, table3_replace_mlm
+
+  given = table3_all_tokens_mlm.get_config()
+  assert config_lib.resolve(table3_replace_mlm.get_config()).objective.encoder_mlm_weight == 1
+  assert config_lib.resolve(given).objective.encoder_mlm_weight == pytest.approx(1 / 0.15)
+  given.objective.encoder_mlm_weight = 2.0
+  assert config_lib.resolve(given).objective.encoder_mlm_weight == 2
+
+
 def test_sharding_has_a_row_for_every_parameter():
   mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2})
   for row in ROWS:

@@ -29,7 +29,7 @@ FAST_TO_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expens
 
 def make(name, transformer=TRANSFORMER, generator=GENERATOR, token_counts=None, **changes):
   config = common.defaults().objective
-  config.update(name=name, generator_steps=5, **changes)
+  config.update({"name": name, "encoder_mlm_weight": 1.0, "generator_steps": 5} | changes)  # the derived keys too
   return objectives.make(transformer, generator, config, num_steps=10, token_counts=token_counts)
 
 
