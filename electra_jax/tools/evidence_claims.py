@@ -82,7 +82,7 @@ CLAIMS: dict[str, Claim] = {
     "ELECTRA Figure 3, right", "Training in two stages does not outperform joint training; both are ahead of BERT.",
     (_glue("joint", "electra_small", None), _glue("two-stage", "two_stage", None), _glue("BERT", "bert_small", None))),
   "fast-vs-faithful": Claim(
-    "none: our own recipe", "Without attention dropout the same quality takes less time.",
+    "our own recipe", "Without attention dropout the same quality takes less time.",
     (_glue("faithful", "electra_small", None), _glue("fast, equal FLOPs", "electra_fast", None),
      _glue("fast, equal time", "electra_fast", None, "seconds:faithful"))),
 }

@@ -33,10 +33,7 @@ ON_CPU = ("model.hidden_size=128", "model.embedding_size=128", "model.num_hidden
 
 
 def make_networks(config) -> list[torch.nn.Module]:
-  """[BERT] or [ELECTRA's generator, discriminator], new, with the recipe's sizes, dropout and initial width.
-
-  Token embeddings are shared; ours shares the position and segment tables and their layer norm, too.
-  """
+  """[BERT] or [ELECTRA's generator, discriminator], new, with the recipe's sizes, dropout, initial width and sharing."""
   def sizes(of):
     same = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings")
     own = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -45,8 +42,9 @@ def make_networks(config) -> list[torch.nn.Module]:
 
   if config.objective.name == "mlm":
     return [transformers.BertForMaskedLM(transformers.BertConfig(**sizes(config.model)))]
-  if config.objective.name != "rtd":
-    raise SystemExit(f"The peer has ELECTRA (rtd) and BERT (mlm), not {config.objective.name}.")
+  if config.objective.name != "rtd" or config.objective.weight_tying not in ("token_embeddings", "embeddings"):
+    raise SystemExit("The peer has BERT (mlm) and ELECTRA (rtd) with shared token tables or embeddings, not "
+                     f"{config.objective.name} with weight_tying={config.objective.weight_tying}.")
   width = config.model.embedding_size
   generator = transformers.ElectraForMaskedLM(
     transformers.ElectraConfig(embedding_size=width, **sizes(config.generator)))
@@ -54,6 +52,8 @@ def make_networks(config) -> list[torch.nn.Module]:
     transformers.ElectraConfig(embedding_size=width, **sizes(config.model)))
   table = discriminator.electra.embeddings.word_embeddings.weight
   generator.electra.embeddings.word_embeddings.weight = table
+  if config.objective.weight_tying == "embeddings":  # positions, segments and their layer norm too
+    generator.electra.embeddings = discriminator.electra.embeddings
   generator.generator_lm_head.weight = table
   return [generator, discriminator]
 

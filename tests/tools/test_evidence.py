@@ -215,6 +215,16 @@ def test_figures_table_and_verdict(tmp_path):
   assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+def test_a_column_without_seeds_has_no_spread(tmp_path):
+  """A perplexity is of one pre-training."""
+  rows = claims.plan("roberta-batch", str(tmp_path), 1e14)
+  for row in rows:
+    finish(row, 0.5, 3.0)
+  text = report.table(claims.CLAIMS["roberta-batch"],
+                      [one for row in rows for one in report.rows_of("roberta-batch", row, "cmd")])
+  assert "| batch 128 (256) | 3.99 | 2.00 | 84.7 | 51.0 ± 1.0 |" in text, text
+
+
 def test_a_failed_seed_is_not_among_the_scores(tmp_path):
   path = runs.task_results(str(tmp_path), "rte")
   os.makedirs(os.path.dirname(path))
