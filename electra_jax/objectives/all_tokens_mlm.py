@@ -52,10 +52,10 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
          token_counts=None) -> Objective:
   """The generator is trained as in ELECTRA; the kept encoder names the original of every real token.
 
-  The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`, which is 1 / masking.rate
-  where nothing else is said. The second loss is a mean over all tokens, few of which are masked, and the others are
-  hardly ever hard to name: at a weight of 1 GLUE was 11 points lower (docs/results/table3.md). The gate is also scored
-  as what it is, a detector of replaced tokens.
+  The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`, by default
+  1 / masking.rate. The second loss is a mean over all tokens, few of which are masked, and the others are hardly ever
+  hard to name: at a weight of 1 GLUE was 11 points lower (docs/results/table3.md). The gate is also scored as what it
+  is, a detector of replaced tokens.
   """
   model = make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)

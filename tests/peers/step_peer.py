@@ -33,7 +33,7 @@ ON_CPU = ("model.hidden_size=128", "model.embedding_size=128", "model.num_hidden
 
 
 def make_networks(config) -> list[torch.nn.Module]:
-  """[BERT] or [ELECTRA's generator, discriminator], new, with the recipe's sizes, dropout, initial width and sharing."""
+  """[BERT] or [ELECTRA's generator, discriminator], new, with the recipe's sizes, dropout, widths and sharing."""
   def sizes(of):
     same = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "max_position_embeddings")
     own = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
