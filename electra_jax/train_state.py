@@ -1,5 +1,7 @@
 """What changes in training? step, params, opt_state: created sharded, so no device ever holds the whole model."""
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -40,7 +42,8 @@ def abstract_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **
   Args:
     options: `parts` of the config; none = step, params and opt_state only.
   """
-  shapes = jax.eval_shape(lambda: _create(init_params, tx, **options))
+  with jax.set_mesh(mesh):
+    shapes = jax.eval_shape(_creator(init_params, tx, **options))
   replicated = NamedSharding(mesh, PartitionSpec())
   params = sharding.parameter_shardings(shapes.params, mesh)
   opt_state = optax.tree_map_params(tx, lambda _, place: place, shapes.opt_state, params,
@@ -55,7 +58,13 @@ def init_state(init_params, tx: optax.GradientTransformation, mesh: Mesh, **opti
   """A new state, computed in place on its devices; options as in `abstract_state`."""
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(init_params, tx, mesh, **options))
   with jax.set_mesh(mesh):
-    return jax.jit(lambda: _create(init_params, tx, **options), out_shardings=shardings)()
+    return jax.jit(_creator(init_params, tx, **options), out_shardings=shardings)()
+
+
+@functools.lru_cache(maxsize=1)
+def _creator(init_params, tx: optax.GradientTransformation, **options) -> Callable[[], TrainState]:
+  """`_create` of these, the same object each time: jax traces an object once, and a large model takes a second."""
+  return functools.partial(_create, init_params, tx, **options)
 
 
 def _create(init_params, tx: optax.GradientTransformation, ema: bool = False, loss_scale: float | None = None,

@@ -19,7 +19,7 @@ from electra_jax import workdir as workdir_lib
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives.contract import Objective, Phase
-from electra_jax.train_state import init_state
+from electra_jax.train_state import abstract_state, init_state
 from tests.conftest import ROOT
 from tests.objectives.test_objectives import make_batch
 
@@ -63,6 +63,21 @@ def one_device():
 
 def assert_close(a, b, tolerance=1e-5):
   jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance, rtol=tolerance), a, b)
+
+
+def test_the_new_parameters_are_traced_once():
+  """A large model takes a second each time; the loop asks for their shapes first, to look for a checkpoint."""
+  objective, tx, _ = setup(tiny_config(), one_device())
+  rows, calls = make_batch(), []
+
+  def init_params():
+    calls.append(1)
+    return objective.init(jax.random.key(0), rows)
+
+  shapes = abstract_state(init_params, tx, one_device(), ema=True)
+  state = init_state(init_params, tx, one_device(), ema=True)
+  assert len(calls) == 1
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
 
 
 @pytest.fixture(scope="module")
