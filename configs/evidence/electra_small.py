@@ -4,10 +4,9 @@ Differs from the paper: the warm-up is a tenth of the run, which has tens of tho
 Initial weights are as wide for 256 units as 0.02 is for 768: both networks leave their plateaus thousands of updates
 earlier. As in the released code, the generator has a quarter of the width and all embeddings are shared; with half of
 it and the token table alone, which is the preprint's text, the discriminator learnt no position more exactly than to
-a few tokens (docs/results/small-vs-bert.md). The optimizer is the released code's Adam as well: LAMB's rate of 5e-4 is
-a share of each weight's norm, so that a run this short would hardly leave its initialisation (electra_lamb.py has
-LAMB with the rate of runs as short). BERT and the other rows of each table inherit the data, batch, rate
-and initial weights.
+a few tokens (docs/results/small-vs-bert.md). The optimizer is the released code's Adam as well: in runs this short
+LAMB, which the preprint names, learnt less at every rate that was tried (docs/results/lamb-vs-adamw.md). BERT and the
+other rows of each table inherit the data, batch, rate and initial weights.
 """
 
 from configs import common, small

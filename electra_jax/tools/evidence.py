@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from absl import flags
 
 from electra_jax import main as main_lib
+from electra_jax import metrics
 from electra_jax.errors import UserError
 from electra_jax.tools import evidence_claims as claims
 from electra_jax.tools import evidence_curves as curves
@@ -173,7 +174,7 @@ def publish(arguments: list[str]) -> None:
   if FLAGS.out:
     rows = report.merge(rows, collect(FLAGS.out))
     for name in recorded(FLAGS.out):
-      curves.draw(name, planned(FLAGS.out, name), os.path.join(folder, f"{name}.png"))
+      draw(name, os.path.join(folder, f"{name}.png"))
     report.save(path, rows)
   if not rows:
     raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
@@ -184,6 +185,16 @@ def publish(arguments: list[str]) -> None:
     file.write(report.insert(text, report.section(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.readme)
                                                                                 or "."))))
   print(f"{len(rows)} figures: {path}, {FLAGS.readme}")
+
+
+def draw(name: str, path: str) -> None:
+  """The curves of a claim, unless the picture that is there may show models that this folder has no runs of."""
+  rows = planned(FLAGS.out, name)
+  missing = [row.model.name for row in rows if not metrics.has_rows(os.path.join(row.folder, "pretrain"))]
+  if missing and os.path.exists(path):
+    print(f"{path} stays as it is: {FLAGS.out} has no runs of {', '.join(missing)}")
+  else:
+    curves.draw(name, rows, path)
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run, "publish": publish}

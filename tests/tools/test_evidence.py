@@ -276,6 +276,23 @@ def test_new_figures_replace_those_of_the_same_models(tmp_path):
     report.insert("# nothing", "body")
 
 
+def test_a_picture_is_not_replaced_by_one_of_fewer_models(tmp_path, monkeypatch, capsys):
+  (tmp_path / "small-vs-bert").mkdir()
+  (tmp_path / "small-vs-bert" / evidence.CLAIM_FILE).write_text(
+    json.dumps({"flops": 1e14, "settings": [], "command": "cmd"}))
+  monkeypatch.setattr(evidence, "FLAGS", SimpleNamespace(out=str(tmp_path)))
+  electra, bert = claims.plan("small-vs-bert", str(tmp_path), 1e14)
+  picture = tmp_path / "small-vs-bert.png"
+  finish(electra, 0.5, 3.0)
+  evidence.draw("small-vs-bert", str(picture))  # there was none
+  picture.write_bytes(b"of both")
+  evidence.draw("small-vs-bert", str(picture))
+  assert picture.read_bytes() == b"of both" and "no runs of BERT-Small" in capsys.readouterr().out
+  finish(bert, 0.5, 3.0)
+  evidence.draw("small-vs-bert", str(picture))
+  assert picture.stat().st_size > 10_000
+
+
 # ---- all of it, with the real commands ----
 
 
