@@ -181,9 +181,10 @@ def publish(arguments: list[str]) -> None:
                     allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
   with open(FLAGS.readme, encoding="utf-8") as file:
     text = file.read()
+  link = os.path.relpath(folder, os.path.dirname(FLAGS.readme) or ".")
+  text = report.insert(text, report.section(rows, folder, link))
   with open(FLAGS.readme, "w", encoding="utf-8") as file:
-    file.write(report.insert(text, report.section(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.readme)
-                                                                                or "."))))
+    file.write(text)
   print(f"{len(rows)} figures: {path}, {FLAGS.readme}")
 
 

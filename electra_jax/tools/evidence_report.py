@@ -6,6 +6,7 @@ import os
 import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from electra_jax import batch_schedule, flops, metrics, workdir
 from electra_jax import config as config_lib
@@ -153,7 +154,7 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
     "model was pre-trained once. The papers' numbers are of models that were trained for far longer, most of them "
     "larger, and fine-tuned on all of GLUE's training examples, ours on at most 12,000 of a task: the order is what "
     "can be compared. Minutes are those of the training steps.", 125,
-    break_long_words=False, break_on_hyphens=False)]
+    break_long_words=False, break_on_hyphens=False), overview(rows)]
   for name, claim in CLAIMS.items():
     own = [row for row in rows if row["claim"] == name]
     if not own:
@@ -198,27 +199,74 @@ def table(claim: Claim, rows: Sequence[dict]) -> str:
   return "\n".join(lines)
 
 
+class Difference(NamedTuple):
+  """Between a model of a claim and the first one, in the claim's first metric."""
+
+  model: str
+  first: str
+  ours: float
+  noise: float  # of the two spreads; 0 where the metric is of one run
+  paper: float | None
+
+  @property
+  def is_noise(self) -> bool:
+    """Whether the seeds of fine-tuning alone may make it."""
+    return bool(self.noise) and abs(self.ours) <= 2 * self.noise
+
+  @property
+  def contradicts(self) -> bool:
+    """Whether the paper's has the other sign."""
+    return self.paper is not None and not self.is_noise and self.ours * self.paper < 0
+
+  def value(self, digits: int) -> str:
+    """Ours, with its noise."""
+    return f"{self.ours:+.{digits}f}" + f" ± {self.noise:.{digits}f}" * bool(self.noise)
+
+
+def compare(claim: Claim, rows: Sequence[dict]) -> list[Difference]:
+  """Each other model against the first one, as far as both have been run."""
+  metric, first = claim.metrics[0], claim.models[0]
+  by_model = {row["model"]: row for row in rows if row["metric"] == _key(metric)}
+  found = []
+  for model in claim.models[1:]:
+    if first.name in by_model and model.name in by_model:
+      a, b = by_model[model.name], by_model[first.name]
+      papers = [model.paper.get(metric), first.paper.get(metric)]
+      found.append(Difference(model.name, first.name, a["value"] - b["value"],
+                              math.hypot(a["spread"] or 0.0, b["spread"] or 0.0),
+                              None if None in papers else papers[0] - papers[1]))
+  return found
+
+
 def differences(claim: Claim, rows: Sequence[dict]) -> list[str]:
   """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
-  metric = claim.metrics[0]
-  by_model = {row["model"]: row for row in rows if row["metric"] == _key(metric)}
-  first = claim.models[0]
   lines = []
-  for model in claim.models[1:]:
-    if first.name not in by_model or model.name not in by_model:
-      continue
-    a, b = by_model[model.name], by_model[first.name]
-    ours, noise = a["value"] - b["value"], math.hypot(a["spread"] or 0.0, b["spread"] or 0.0)
-    said = f"{ours:+.2f}" + f" ± {noise:.2f}" * bool(noise) + " here"
-    papers = [model.paper.get(metric), first.paper.get(metric)]
-    if None not in papers:
-      said = f"{papers[0] - papers[1]:+.2f} in the paper, {said}"
-      if noise and abs(ours) > 2 * noise:
-        said += ": " + ("the same sign" if ours * (papers[0] - papers[1]) > 0 else "the other sign")
-    if noise and abs(ours) <= 2 * noise:
+  for one in compare(claim, rows):
+    said = f"{one.value(2)} here"
+    if one.paper is not None:
+      said = f"{one.paper:+.2f} in the paper, {said}"
+      if not one.is_noise:
+        said += ": the other sign" if one.contradicts else ": the same sign"
+    if one.is_noise:
       said += ": within twice the spread, not to be told from noise"
-    lines.append(f"* {model.name} − {first.name}, {TITLES[metric]}: {said}.")
+    lines.append(f"* {one.model} − {one.first}, {TITLES[claim.metrics[0]]}: {said}.")
   return lines
+
+
+def overview(rows: Sequence[dict]) -> str:
+  """A Markdown table with a line for each claim that was run: what the paper says, and the differences here."""
+  lines = ["| Claim | What it says | Here | The difference is from |", "|---|---|---|---|"]
+  for name, claim in CLAIMS.items():
+    own = [row for row in rows if row["claim"] == name]
+    if not own:
+      continue
+    found = compare(claim, own)
+    said = [f"{one.model} {one.value(1)}" + ("" if one.paper is None else f" (paper {one.paper:+.1f})")
+            + ", noise" * one.is_noise + ", **the other sign**" * one.contradicts for one in found]
+    anchor = "".join(c for c in f"{name}: {claim.source}".lower() if c.isalnum() or c in " -").replace(" ", "-")
+    lines.append(f"| [{name}](#{anchor}) | {claim.says} | {'; '.join(said) or 'held-out losses only'} | "
+                 + (f"{found[0].first}, {TITLES[claim.metrics[0]]} |" if found else "|"))
+  return "\n".join(lines)
 
 
 def _key(metric: str) -> str:

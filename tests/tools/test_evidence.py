@@ -215,6 +215,33 @@ def test_figures_table_and_verdict(tmp_path):
   assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+def test_one_line_for_each_claim(tmp_path):
+  rows = []
+  scores_of = {"small-vs-bert": (0.8, 0.7), "roberta-formats": (0.7, 0.7, 0.5, 0.9), "two-stage": (0.7,)}
+  for name, scores in scores_of.items():
+    for row, score in zip(claims.plan(name, str(tmp_path / name), 1e14), scores):
+      finish(row, score, 3.0)
+      rows += report.rows_of(name, row, "cmd")
+  lines = report.overview(rows).splitlines()
+  assert len(lines) == 5 and "[small-vs-bert](#small-vs-bert-electra-table-1)" in lines[2]
+  assert "| BERT-Small -10.0 ± 1.4 (paper -4.3) | ELECTRA-Small, GLUE |" in lines[2]
+  assert lines[3].endswith("SENTENCE-PAIR, NSP +0.0 ± 1.4 (paper -1.1), noise; FULL-SENTENCES -20.0 ± 1.4 (paper "
+                           "+0.7), **the other sign**; DOC-SENTENCES +20.0 ± 1.4 (paper +0.7) | SEGMENT-PAIR, NSP, MNLI |")
+  assert lines[4].endswith("| held-out losses only | |") and "(#two-stage-electra-figure-3-right)" in lines[4]
+
+
+def test_a_failure_loses_no_readme(tmp_path, monkeypatch):
+  (tmp_path / "README.md").write_text("# a\n")  # has no place for the results
+  report.save(str(tmp_path / "evidence.json"), [{"claim": "table3", "model": "BERT", "metric": "glue/rte", "value": 1.0,
+                                                 "spread": None, "command": "cmd", "steps": 1, "planned_steps": 1,
+                                                 "tokens": 1, "train_flops": 1.0, "minutes": 1.0, "card": "none"}])
+  monkeypatch.setattr(evidence, "FLAGS", SimpleNamespace(out="", results=str(tmp_path),
+                                                         readme=str(tmp_path / "README.md")))
+  with pytest.raises(UserError, match="no place"):
+    evidence.publish([])
+  assert (tmp_path / "README.md").read_text() == "# a\n"
+
+
 def test_a_column_without_seeds_has_no_spread(tmp_path):
   """A perplexity is of one pre-training."""
   rows = claims.plan("roberta-batch", str(tmp_path), 1e14)
