@@ -225,8 +225,9 @@ def test_one_line_for_each_claim(tmp_path):
   lines = report.overview(rows).splitlines()
   assert len(lines) == 5 and "[small-vs-bert](#small-vs-bert-electra-table-1)" in lines[2]
   assert "| BERT-Small -10.0 ± 1.4 (paper -4.3) | ELECTRA-Small, GLUE |" in lines[2]
-  assert lines[3].endswith("SENTENCE-PAIR, NSP +0.0 ± 1.4 (paper -1.1), noise; FULL-SENTENCES -20.0 ± 1.4 (paper "
-                           "+0.7), **the other sign**; DOC-SENTENCES +20.0 ± 1.4 (paper +0.7) | SEGMENT-PAIR, NSP, MNLI |")
+  assert lines[3].endswith(
+    "SENTENCE-PAIR, NSP +0.0 ± 1.4 (paper -1.1), noise; FULL-SENTENCES -20.0 ± 1.4 (paper +0.7), **the other sign**; "
+    "DOC-SENTENCES +20.0 ± 1.4 (paper +0.7) | SEGMENT-PAIR, NSP, MNLI |")
   assert lines[4].endswith("| held-out losses only | |") and "(#two-stage-electra-figure-3-right)" in lines[4]
 
 
