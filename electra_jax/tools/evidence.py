@@ -191,7 +191,7 @@ def publish(arguments: list[str]) -> None:
 def draw(name: str, path: str) -> None:
   """The curves of a claim, unless the picture that is there may show models that this folder has no runs of."""
   rows = planned(FLAGS.out, name)
-  missing = [row.model.name for row in rows if not metrics.has_rows(os.path.join(row.folder, "pretrain"))]
+  missing = [row.model.name for row in rows if not metrics.has_rows(row.workdir)]
   if missing and os.path.exists(path):
     print(f"{path} stays as it is: {FLAGS.out} has no runs of {', '.join(missing)}")
   else:

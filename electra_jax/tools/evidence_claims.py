@@ -47,7 +47,6 @@ def _roberta(name: str, recipe: str, mnli: float, sst2: float, perplexity: float
 
 
 ROBERTA_TASKS = ("mnli", "sst2")
-WITHOUT = "electra_no_attention_dropout"
 CLAIMS: dict[str, Claim] = {
   "small-vs-bert": Claim(
     "ELECTRA Table 1", "ELECTRA-Small is ahead of BERT-Small at equal training FLOPs.",
@@ -84,10 +83,11 @@ CLAIMS: dict[str, Claim] = {
     (_glue("joint", "electra_small", None), _glue("two-stage", "two_stage", None), _glue("BERT", "bert_small", None))),
   "fast-vs-faithful": Claim(
     "our own recipes", "Without attention dropout, and with `:fast` as a whole, the same quality takes less time.",
-    (_glue("faithful", "electra_small", None), _glue("no attention dropout", WITHOUT, None),
-     _glue("no attention dropout, equal time", WITHOUT, None, "seconds:faithful"),
-     _glue("fast", "electra_small:fast", None), _glue("fast, equal time", "electra_small:fast", None,
-                                                      "seconds:faithful"))),
+    (_glue("faithful", "electra_small", None),
+     _glue("no attention dropout", "electra_no_attention_dropout", None),
+     _glue("no attention dropout, equal time", "electra_no_attention_dropout", None, "seconds:faithful"),
+     _glue("fast", "electra_small:fast", None),
+     _glue("fast, equal time", "electra_small:fast", None, "seconds:faithful"))),
 }
 
 
@@ -100,6 +100,11 @@ class Planned(NamedTuple):
   num_steps: int
   flops: float  # in the paper's convention
   folder: str  # pretrain/ and glue/ are below
+
+  @property
+  def workdir(self) -> str:
+    """Of the pre-training."""
+    return os.path.join(self.folder, "pretrain")
 
 
 def claim_of(name: str) -> Claim:
@@ -170,10 +175,11 @@ def describe(name: str, rows: Sequence[Planned]) -> str:
   """What will be run, for `plan`."""
   claim = claim_of(name)
   lines = [f"{name} ({claim.source}): {claim.says}"]
+  width = max((len(row.model.name) for row in rows), default=0)
   for row in rows:
     tokens = row.num_steps * row.config.train.batch_size * row.config.data.sequence_length
-    lines.append(f"  {row.model.name:18} {row.recipe:41} {row.num_steps:>9,} steps of {row.config.train.batch_size:>5} "
-                 f"= {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens")
-  if len(rows) < len(claim.models):
+    lines.append(f"  {row.model.name:{width}} {row.recipe:50} {row.num_steps:>9,} steps of "
+                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens")
+  if any(one.equal.startswith("seconds:") and one not in [row.model for row in rows] for one in claim.models):
     lines.append("  (rows of equal time follow when the speeds are measured)")
   return "\n".join(lines)

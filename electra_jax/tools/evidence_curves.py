@@ -15,14 +15,13 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   """Held-out metrics against training FLOPs, and GLUE by task, as a PNG; False where there is nothing to draw."""
   curves = {}  # metric -> [(model, whose metric, FLOPs, values)]
   for row in rows:
-    folder = os.path.join(row.folder, "pretrain")
-    if not metrics.has_rows(folder):
+    if not metrics.has_rows(row.workdir):
       continue
-    config = config_lib.load(folder)
+    config = config_lib.load(row.workdir)
     count = flops.paper_flops(config)
     for metric in report.HELDOUT:
       points = [(count.of_first(one["step"]), one[metric])
-                for one in metrics.read_rows(folder)
+                for one in metrics.read_rows(row.workdir)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:
         owner = ", its generator" * (metric == "mlm/loss" and len(flops.NETWORKS[config.objective.name]) > 1)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pathlib
 import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,18 +29,17 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
 
   Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning.
   """
-  folder = os.path.join(row.folder, "pretrain")
-  if not metrics.has_rows(folder):
+  if not metrics.has_rows(row.workdir):
     return []
-  config, logged = config_lib.load(folder), metrics.read_rows(folder)
+  config, logged = config_lib.load(row.workdir), metrics.read_rows(row.workdir)
   trained = [one for one in logged if one["split"] == "train"]
   if not trained:
     return []
   evaluated = [one for one in logged if one["split"] == "eval"]
   sweep = newest_sweep(row.folder)
   steps = sweep or trained[-1]["step"]
-  seconds = ablate.training_seconds(ablate.Row(name, "", None, config, folder)) * steps / trained[-1]["step"]
-  starts = workdir.read_starts(folder)
+  seconds = ablate.training_seconds(ablate.Row(name, "", None, config, row.workdir)) * steps / trained[-1]["step"]
+  starts = workdir.read_starts(row.workdir)
   batches = batch_schedule.full_batches(config.train, steps)  # of full size
   facts = {"train_flops": flops.paper_flops(config).of_first(steps), "minutes": round(seconds / 60, 2),
            "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
@@ -141,7 +141,8 @@ def save(path: str, rows: Sequence[dict]) -> None:
 
 
 def section(rows: Sequence[dict], folder: str, link: str) -> str:
-  """README's "Results": a table for each claim, the differences, what FOLDER/CLAIM.md remarks, and the picture.
+  """README's "Results": a table for each claim, the differences, what FOLDER/CLAIM.md remarks, and the
+  pictures: CLAIM.png, then any CLAIM-MORE.png.
 
   Args:
     rows: of evidence.json.
@@ -165,8 +166,9 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
     if os.path.exists(remarks):
       with open(remarks, encoding="utf-8") as file:
         parts.append(file.read().strip())
-    if os.path.exists(os.path.join(folder, f"{name}.png")):
-      parts.append(f"![curves of {name}]({link}/{name}.png)")
+    root = pathlib.Path(folder)
+    parts += [f"![curves of {path.stem}]({link}/{path.name})"
+              for path in (*root.glob(f"{name}.png"), *sorted(root.glob(f"{name}-*.png")))]
   return "\n\n".join(parts) + "\n"
 
 

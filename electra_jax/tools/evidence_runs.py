@@ -87,7 +87,7 @@ def pretrain_command(row: Planned, place: Place) -> list[str]:
   """The pre-training of a model as a command line."""
   every = whole_dispatches(row.num_steps // 10, row.config)
   return [sys.executable, "-m", "electra_jax.main", f"--config={row.recipe}",
-          f"--workdir={os.path.join(row.folder, 'pretrain')}", f"--config.train.num_steps={row.num_steps}",
+          f"--workdir={row.workdir}", f"--config.train.num_steps={row.num_steps}",
           f"--config.data.path={place.data}", f"--config.data.shards_path={shards_path(row, place)}",
           f"--config.data.tokenizer.path={os.path.join(place.shards, corpus.TOKENIZER_FOLDER)}",
           f"--config.eval.every_steps={every}", f"--config.checkpoint.every_steps={every}",
@@ -102,7 +102,7 @@ def glue_command(row: Planned, tasks: Sequence[str], step: int, place: Place, de
               *(f"{task}:task.max_length={length}" for task, length in GLUE_LENGTHS.items()),
               *(setting for setting in place.settings if setting.startswith(("log.", "train.compute_dtype="))),
               *place.glue_settings]
-  return [sys.executable, "-m", "electra_jax.tools.glue_sweep", f"--init_from={os.path.join(row.folder, 'pretrain')}",
+  return [sys.executable, "-m", "electra_jax.tools.glue_sweep", f"--init_from={row.workdir}",
           f"--data_dir={place.glue}", f"--out={glue_folder(row, step)}", f"--tasks={','.join(ordered)}",
           f"--devices={','.join([device] * place.glue_at_once)}", *(f"--set={setting}" for setting in settings)]
 
@@ -172,22 +172,22 @@ def run(work: Sequence[tuple[Planned, Sequence[str]]], place: Place, after_each:
 def _pretrain(row: Planned, tasks, place: Place, device: str, started: "Running") -> str:
   """Trains to the end or to the limit; returns what went wrong."""
   del tasks
-  workdir = os.path.join(row.folder, "pretrain")
   if is_trained(row):
     print(f"{row.model.name}: pre-training is finished", flush=True)
     return ""
-  print(f"{row.model.name}: {row.num_steps:,} steps, {workdir}", flush=True)
+  print(f"{row.model.name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
   status = started.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), device,
                         place.train_seconds)
   if status == Interrupted.STATUS or (status < 0 and place.train_seconds):
-    print(f"{row.model.name}: stopped at step {last_step(workdir):,} of {row.num_steps:,} by the limit", flush=True)
-    return "" if last_step(workdir) else "stopped before the first checkpoint"
+    print(f"{row.model.name}: stopped at step {last_step(row.workdir):,} of {row.num_steps:,} by the limit",
+          flush=True)
+    return "" if last_step(row.workdir) else "stopped before the first checkpoint"
   return _tail(os.path.join(row.folder, "pretrain.log")) if status else ""
 
 
 def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running") -> str:
   """Runs the sweep from the newest checkpoint, to its end or to the limit; returns what went wrong."""
-  step = last_step(os.path.join(row.folder, "pretrain"))
+  step = last_step(row.workdir)
   folder = glue_folder(row, step)
   missing = [task for task in tasks if not os.path.exists(task_results(folder, task))]
   if not place.glue or not missing:
@@ -203,9 +203,8 @@ def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running
 
 def is_trained(row: Planned) -> bool:
   """Whether the run has its last checkpoint and the evaluation behind it."""
-  workdir = os.path.join(row.folder, "pretrain")
-  return row.num_steps in checkpoints.saved_steps(workdir) and any(
-    one["split"] == "eval" and one["step"] == row.num_steps for one in metrics.read_rows(workdir))
+  return row.num_steps in checkpoints.saved_steps(row.workdir) and any(
+    one["split"] == "eval" and one["step"] == row.num_steps for one in metrics.read_rows(row.workdir))
 
 
 def last_step(workdir: str) -> int:
