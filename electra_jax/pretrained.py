@@ -13,7 +13,7 @@ from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats
-from electra_jax.models.bert import Bert
+from electra_jax.models.bert import SENTENCE_HEADS, Bert
 from electra_jax.models.transformer import TransformerConfig
 
 ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
@@ -105,9 +105,9 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
     odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
                     allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
-  for head in fresh.values():
-    if pretrained.pooler is not None and "dense" in head:
-      head["dense"] = pretrained.pooler
+  for name in SENTENCE_HEADS:
+    if pretrained.pooler is not None and "dense" in fresh.get(name, {}):
+      fresh[name]["dense"] = pretrained.pooler
   layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
   fresh |= {f"layer_{i:02d}": params[f"layer_{i:02d}"] for i in layers}
   return {"encoder": {**pretrained.encoder, **fresh}}

@@ -1,5 +1,7 @@
 """Does fine-tuning keep its promises? Seeds, resume, one and eight devices, every dev example once, stored labels."""
 
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -15,7 +17,9 @@ from electra_jax import checkpoints, finetune, predictions, pretrained
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted, UserError
+from electra_jax.models.bert import SENTENCE_HEADS
 from electra_jax.tasks import batches, results, submissions
+from electra_jax.tasks.contract import HEADS
 from tests.workdirs import make_workdir
 
 GOOD, BAD = ["the cat sat on the mat", "a dog came in glad"], ["rain fell all night", "nobody left the roof"]
@@ -235,6 +239,24 @@ def test_fresh_layers_are_the_top_ones_and_everything_below_stays(source):
   assert kept(0, last + 1) == {"embeddings"}
   with pytest.raises(UserError, match="fresh_layers"):
     kept(0, last + 2)
+
+
+def test_the_pooler_of_published_weights_goes_to_heads_over_a_sentence_alone(source):
+  """ELECTRA's head over spans has a layer called `dense` as well, twice as wide."""
+  start = pretrained.load(source[1])
+  c = config_lib.resolve(finetune.complete(recipe(source), start, num_features=8))
+  transformer = finetune.make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
+  transformer = dataclasses.replace(transformer, pooler="tanh")
+  size = transformer.hidden_size
+  pooler = {"kernel": np.full((size, size), 0.5, np.float32), "bias": np.full(size, 0.25, np.float32)}
+  for name in sorted({name for names, _ in HEADS.values() for name in names}):
+    make = functools.partial(pretrained.init_params, jax.random.key(0), transformer, (name,))
+    own, found = (make(one)["encoder"][name] for one in (start, start._replace(pooler=pooler)))
+    assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, found), name
+    if name in SENTENCE_HEADS:
+      assert jax.tree.all(jax.tree.map(np.array_equal, found["dense"], pooler))
+    else:
+      assert jax.tree.all(jax.tree.map(np.array_equal, found, own)), name
 
 
 def test_a_length_beyond_the_positions_of_the_model_is_refused(source, tmp_path):

@@ -1,6 +1,7 @@
 """Are the papers' claims true here? Repeats them on your text and your GPU, and prints what came out beside theirs."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -114,7 +115,8 @@ def record(name: str) -> None:
     UserError: the folder has runs of another budget or with other settings.
   """
   path = os.path.join(FLAGS.out, name, CLAIM_FILE)
-  facts = {"flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
+  speeds = given_speeds(name) or (read_facts(FLAGS.out, name).get("speeds", {}) if os.path.exists(path) else {})
+  facts = {"speeds": speeds, "flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
            "command": os.environ.get(COMMAND_VARIABLE) or f"python -m electra_jax.tools.evidence run {name} "
                                                           f"--flops={FLAGS.flops or claims.CLAIMS[name].flops:g}"}
   for other in recorded(FLAGS.out):
@@ -129,6 +131,26 @@ def record(name: str) -> None:
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(path, "w", encoding="utf-8") as file:
     json.dump(facts, file)
+
+
+def given_speeds(name: str) -> dict[str, float]:
+  """Recipe of the claim -> tokens a second, from --speed.
+
+  Raises:
+    UserError: no number, or a recipe that no claim has.
+  """
+  known, found = {model.recipe for claim in claims.CLAIMS.values() for model in claim.models}, {}
+  for one in FLAGS.speed:
+    recipe, _, number = one.partition("=")
+    try:
+      found[recipe] = float(number)
+    except ValueError:
+      found[recipe] = math.nan
+    if recipe not in known or not 0 < found[recipe] < math.inf:
+      raise UserError("--speed cannot be used", got=one,
+                      allowed=f"RECIPE=TOKENS_PER_SECOND, of {', '.join(sorted(known))}",
+                      fix="use --speed=electra_small=1.6e6 --speed=electra_small:fast=2.4e6")
+  return {model.recipe: found[model.recipe] for model in claims.CLAIMS[name].models if model.recipe in found}
 
 
 def recorded(out: str) -> list[str]:
@@ -146,12 +168,14 @@ def planned(out: str, name: str, only: Sequence[str] = ()) -> list[claims.Planne
   """The models of a claim that was run, those of equal time too where the speeds are known."""
   facts = read_facts(out, name)
   rows = claims.plan(name, out, facts["flops"], facts["settings"])
-  speeds = {}
+  speeds, given = {}, facts.get("speeds", {})
   for row in rows:
     found = {one["metric"]: one for one in report.rows_of(name, row, "")}
-    speed = found.get("train/tokens_per_second")
-    if speed and speed["steps"] == speed["planned_steps"]:
-      speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed["value"]
+    measured = found.get("train/tokens_per_second")
+    is_finished = measured and measured["steps"] == measured["planned_steps"]
+    speed = given.get(row.model.recipe, measured["value"] if is_finished else None)
+    if speed:
+      speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed
   return claims.plan(name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only)
 
 
@@ -218,6 +242,8 @@ def define_flags() -> None:
   flags.DEFINE_integer("max_train_examples", 12_000, "Of each GLUE task; 0 = all.", lower_bound=0)
   flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the claim's.")
   flags.DEFINE_string("only", "", "Recipes of the claim, with commas; empty = all.")
+  flags.DEFINE_multi_string("speed", [], "RECIPE=TOKENS_PER_SECOND alone on the device, for the rows of equal time; "
+                            "default: what its run reached, which says nothing where models shared the device.")
   flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
   flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
   flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")

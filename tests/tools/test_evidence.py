@@ -278,9 +278,26 @@ def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
   assert {one["model"] for one in evidence.collect(str(tmp_path))} == {"faithful", "no attention dropout"}
 
 
+def test_rows_of_equal_time_by_speeds_that_were_measured_elsewhere(tmp_path, monkeypatch):
+  """Runs that share a device are slower than each would be alone."""
+  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=[],
+                          speed=["electra_small=1e6", "electra_small:fast=3e6", "bert_static=2e6"])
+  monkeypatch.setattr(evidence, "FLAGS", flags)
+  evidence.record("fast-vs-faithful")
+  finish(claims.plan("fast-vs-faithful", str(tmp_path), 1e14)[0], 0.5, 3.0, 1e5)
+  flags.speed = []
+  evidence.record("fast-vs-faithful")  # goes on with the same
+  rows = evidence.planned(str(tmp_path), "fast-vs-faithful")
+  assert [(row.model.name, row.num_steps) for row in rows[-2:]] == [("fast", 10), ("fast, equal time", 50)]
+  for wrong in ("electra_smal=1e6", "electra_small", "electra_small=0", "electra_small=nan"):
+    flags.speed = [wrong]
+    with pytest.raises(UserError, match="--speed cannot be used"):
+      evidence.record("fast-vs-faithful")
+
+
 def test_a_folder_holds_one_budget_of_a_claim_and_one_set_of_settings(tmp_path, monkeypatch):
   """Claims share models, which other settings would change."""
-  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=["train.batch_size=4"])
+  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=["train.batch_size=4"], speed=[])
   monkeypatch.setattr(evidence, "FLAGS", flags)
   evidence.record("table3")
   evidence.record("table3")
