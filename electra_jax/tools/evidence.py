@@ -73,11 +73,11 @@ def run(arguments: list[str]) -> None:
   """Makes what is missing of each claim, and writes the figures after every stage."""
   if not FLAGS.out:
     raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
-  names, settings, only = chosen(arguments), tuple(FLAGS.set), tuple(filter(None, FLAGS.only.split(",")))
+  names, only = chosen(arguments), tuple(filter(None, FLAGS.only.split(",")))
   plans = {}
   for name in names:
     record(name)
-    plans[name] = claims.plan(name, FLAGS.out, FLAGS.flops, settings, only=only)
+    plans[name] = planned(FLAGS.out, name, only)
     print(claims.describe(name, plans[name]), flush=True)
   runs.prepare([row for rows in plans.values() for row in rows], place())
   run_plans(plans)
