@@ -12,6 +12,8 @@ from electra_jax.data import pipeline, shards
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
+AT_CHANCE = 0.51  # AUC; on its first plateau a discriminator that learns is at 0.54 and more
+
 
 def evaluate_batch(params, batch, index, *, objective, rng):
   """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
@@ -50,8 +52,8 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
-def log(values: dict[str, float], step: int, writer, bar) -> None:
-  """Into the logs, and as one line on the console."""
+def log(values: dict[str, float], step: int, writer, bar, *, is_last_phase: bool = True) -> None:
+  """Into the logs, and as one line on the console; a second one where the discriminator of the phase has collapsed."""
   if not values:
     bar.message(f"held-out at step {step}: nothing is held out, so nothing is evaluated. In a new workdir, set "
                 "--config.data.heldout_share above 0 and take more than one paragraph of text.")
@@ -59,3 +61,8 @@ def log(values: dict[str, float], step: int, writer, bar) -> None:
   writer.write(step, "eval", values)
   shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
   bar.message(f"held-out at step {step}: {shown}")
+  generator_learns = values.get("mlm/loss", math.inf) < values["eval/unigram_entropy"]
+  if is_last_phase and generator_learns and values.get("rtd/auc", 1.0) < AT_CHANCE:
+    bar.message("The discriminator tells nothing apart (rtd/auc is 0.5, chance) although its generator learns. A rate "
+                "that is too high does that, and it hardly ever recovers: in a new workdir, halve "
+                "--config.optimizer.learning_rate, or take larger batches (docs/results/lamb-vs-adamw.md).")

@@ -169,7 +169,7 @@ def train(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
         if evaluates:
           with timer.paused("evaluation"):
-            evaluation.log(evaluate(evaluated(state)), step, writer, bar)
+            evaluation.log(evaluate(evaluated(state)), step, writer, bar, is_last_phase=phase is objective.phases[-1])
             evaluated_step = step
         with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
