@@ -17,7 +17,7 @@ import pytest
 from electra_jax import checkpoints, flops, metrics, recipes
 from electra_jax import config as config_lib
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.tasks import results, scoring
+from electra_jax.tasks import glue, results, scoring
 from electra_jax.tools import evidence
 from electra_jax.tools import evidence_claims as claims
 from electra_jax.tools import evidence_curves as curves
@@ -64,6 +64,12 @@ def test_every_recipe_is_in_a_claim_and_the_papers_numbers_are_theirs():
   assert numbers["roberta-masking"] == [[84.3, 92.5], [84.0, 92.9]]
   assert numbers["roberta-formats"] == [[84.0, 92.9], [82.9, 92.1], [84.7, 92.5], [84.7, 92.7]]
   assert numbers["roberta-batch"] == [[84.7, 92.7, 3.99], [85.2, 92.9, 3.68], [84.6, 92.8, 3.77]]
+
+
+def test_every_task_of_a_claim_is_run():
+  assert set(claims.CLAIMS["small-vs-bert"].tasks) == set(glue.GLUE)
+  for claim in claims.CLAIMS.values():
+    assert set(claim.tasks) <= set(runs.SLOWEST_FIRST) and set(claim.tasks) <= set(runs.GLUE_LENGTHS)
 
 
 def test_budgets_are_equal_in_flops_steps_or_time():
