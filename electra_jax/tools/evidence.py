@@ -31,6 +31,9 @@ same time), the same text, vocabulary, batch and hyper-parameters (configs/evide
 Table 5 says but for the rate, the released code's 3e-4 for Small, with 5 seeds and at most 12,000 training examples a
 task, which is all of CoLA, MRPC, STS-B and RTE.
 
+Models that share a device (--devices=0,0) say nothing of their speed: time each alone with electra_jax.tools.bench and
+give --speed for the rows of equal time.
+
 Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
 run again, by no other claim either. OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ beside it the sweeps,
 OUT/evidence.json all figures so far, written after every stage. `publish` merges them into docs/results/evidence.json,
@@ -114,11 +117,11 @@ def record(name: str) -> None:
   Raises:
     UserError: the folder has runs of another budget or with other settings.
   """
-  path = os.path.join(FLAGS.out, name, CLAIM_FILE)
+  path, flops = os.path.join(FLAGS.out, name, CLAIM_FILE), FLAGS.flops or claims.CLAIMS[name].flops
   speeds = given_speeds(name) or (read_facts(FLAGS.out, name).get("speeds", {}) if os.path.exists(path) else {})
-  facts = {"speeds": speeds, "flops": FLAGS.flops or claims.CLAIMS[name].flops, "settings": list(FLAGS.set),
+  facts = {"speeds": speeds, "flops": flops, "settings": list(FLAGS.set),
            "command": os.environ.get(COMMAND_VARIABLE) or f"python -m electra_jax.tools.evidence run {name} "
-                                                          f"--flops={FLAGS.flops or claims.CLAIMS[name].flops:g}"}
+                                                          f"--flops={flops:g}"}
   for other in recorded(FLAGS.out):
     before = read_facts(FLAGS.out, other)
     if before["settings"] != facts["settings"]:
