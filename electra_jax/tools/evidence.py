@@ -35,10 +35,12 @@ Models that share a device (--devices=0,0) say nothing of their speed: time each
 give --speed for the rows of equal time.
 
 Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
-run again, by no other claim either. OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ beside it the sweeps,
-OUT/evidence.json all figures so far, written after every stage. `publish` merges them into docs/results/evidence.json,
-draws docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md says is put below its
-table."""
+run again, by no other claim either. With another --glue_set, --seeds or --max_train_examples the same models are
+fine-tuned anew in folders of their own, and the figures are those of the latest command.
+
+OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ and the like beside it are the sweeps, OUT/evidence.json has all
+figures so far, written after every stage. `publish` merges them into docs/results/evidence.json, draws
+docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md says is put below its table."""
 
 CLAIM_FILE = "claim.json"  # in a claim's folder: what it was run with
 COMMAND_VARIABLE = "EVIDENCE_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
@@ -120,8 +122,8 @@ def record(name: str) -> None:
   path, flops = os.path.join(FLAGS.out, name, CLAIM_FILE), FLAGS.flops or claims.CLAIMS[name].flops
   speeds = given_speeds(name) or (read_facts(FLAGS.out, name).get("speeds", {}) if os.path.exists(path) else {})
   facts = {"speeds": speeds, "flops": flops, "settings": list(FLAGS.set),
-           "command": os.environ.get(COMMAND_VARIABLE) or f"python -m electra_jax.tools.evidence run {name} "
-                                                          f"--flops={flops:g}"}
+           "fine_tuning": runs.fine_tuning_folder(place()),
+           "command": os.environ.get(COMMAND_VARIABLE) or command_of(name, flops)}
   for other in recorded(FLAGS.out):
     before = read_facts(FLAGS.out, other)
     if before["settings"] != facts["settings"]:
@@ -134,6 +136,12 @@ def record(name: str) -> None:
   os.makedirs(os.path.dirname(path), exist_ok=True)
   with open(path, "w", encoding="utf-8") as file:
     json.dump(facts, file)
+
+
+def command_of(name: str, flops: float) -> str:
+  """What repeats a claim, but for places."""
+  options = [f"--flops={flops:g}", *(f"--set={one}" for one in FLAGS.set), *runs.fine_tuning_flags(place())]
+  return " ".join(["python -m electra_jax.tools.evidence run", name, *options])
 
 
 def given_speeds(name: str) -> dict[str, float]:
@@ -179,7 +187,8 @@ def planned(out: str, name: str, only: Sequence[str] = ()) -> list[claims.Planne
     speed = given.get(row.model.recipe, measured["value"] if is_finished else None)
     if speed:
       speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed
-  return claims.plan(name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only)
+  return [row._replace(fine_tuning=facts.get("fine_tuning", row.fine_tuning)) for row in claims.plan(
+    name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only)]
 
 
 def collect(out: str) -> list[dict]:

@@ -100,12 +100,18 @@ class Planned(NamedTuple):
   config: FrozenConfigDict
   num_steps: int
   flops: float  # in the paper's convention
-  folder: str  # pretrain/ and glue/ are below
+  folder: str  # pretrain/ and the sweeps over GLUE are below
+  fine_tuning: str = "glue"  # folder of the sweeps; each way to fine-tune has its own
 
   @property
   def workdir(self) -> str:
     """Of the pre-training."""
     return os.path.join(self.folder, "pretrain")
+
+  @property
+  def sweeps(self) -> str:
+    """Has step_N/, a sweep over GLUE from the checkpoint of that step."""
+    return os.path.join(self.folder, self.fine_tuning)
 
 
 def claim_of(name: str) -> Claim:

@@ -26,7 +26,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
       if points:
         owner = ", its generator" * (metric == "mlm/loss" and len(flops.NETWORKS[config.objective.name]) > 1)
         curves.setdefault(metric, []).append((row.model.name, owner, *zip(*points)))
-  scores = {row.model.name: report.glue_figures(evidence_runs.glue_folder(row, report.newest_sweep(row.folder)),
+  scores = {row.model.name: report.glue_figures(evidence_runs.glue_folder(row, report.newest_sweep(row.sweeps)),
                                                 CLAIMS[name].tasks) for row in rows}
   scores = {model: found for model, found in scores.items() if found}
   if not curves and not scores:

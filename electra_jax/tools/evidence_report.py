@@ -36,7 +36,7 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
   if not trained:
     return []
   evaluated = [one for one in logged if one["split"] == "eval"]
-  sweep = newest_sweep(row.folder)
+  sweep = newest_sweep(row.sweeps)
   steps = sweep or trained[-1]["step"]
   seconds = ablate.training_seconds(ablate.Row(name, "", None, config, row.workdir)) * steps / trained[-1]["step"]
   starts = workdir.read_starts(row.workdir)
@@ -63,9 +63,8 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
 
 
 def newest_sweep(folder: str) -> int:
-  """The step from whose checkpoint the newest sweep over GLUE started; 0 without one."""
-  path = os.path.join(folder, "glue")
-  names = [name for name in os.listdir(path) if name.startswith("step_")] if os.path.isdir(path) else []
+  """The step from whose checkpoint the newest of these sweeps over GLUE started; 0 without one."""
+  names = [name for name in os.listdir(folder) if name.startswith("step_")] if os.path.isdir(folder) else []
   return max((int(name[5:]) for name in names), default=0)
 
 

@@ -1,12 +1,14 @@
 """How are the runs of a claim made? Pre-training and GLUE of several models at once, a device each, within time limits.
 
-Each model has a folder: pretrain/ is a workdir, glue/step_N/ a sweep from its checkpoint of step N. What is finished
-there is not run again, so the same command goes on after a kill or a limit.
+Each model has a folder: pretrain/ is a workdir, glue/step_N/ a sweep from its checkpoint of step N, and another way to
+fine-tune has a folder beside glue/. What is finished is not run again, so the same command goes on after a kill or a
+limit.
 """
 
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -110,7 +112,21 @@ def glue_command(row: Planned, tasks: Sequence[str], step: int, place: Place, de
 
 def glue_folder(row: Planned, step: int) -> str:
   """Where the fine-tunings from the checkpoint of a step go."""
-  return os.path.join(row.folder, "glue", f"step_{step:08d}")
+  return os.path.join(row.sweeps, f"step_{step:08d}")
+
+
+def fine_tuning_flags(place: Place) -> list[str]:
+  """The flags of `evidence` that make these fine-tunings other than the default ones."""
+  numbers = {"seeds": "num_seeds", "max_train_examples": "max_train_examples"}
+  given = {flag: getattr(place, field) for flag, field in numbers.items()
+           if getattr(place, field) != Place._field_defaults[field]}
+  return [*(f"--{flag}={value}" for flag, value in given.items()), *(f"--glue_set={one}" for one in place.glue_settings)]
+
+
+def fine_tuning_folder(place: Place) -> str:
+  """Name of the folder of the sweeps that are made in this way: glue, and behind it whatever is not the default."""
+  others = (flag.removeprefix("--").removeprefix("glue_set=") for flag in fine_tuning_flags(place))
+  return re.sub(r"[^\w.,=-]", "_", "-".join(["glue", *others]))
 
 
 def task_results(sweep: str, task: str) -> str:
@@ -195,7 +211,7 @@ def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running
     print(f"{row.model.name}: GLUE is {'finished' if place.glue else 'left out, no --glue'}", flush=True)
     return ""
   print(f"{row.model.name}: {', '.join(missing)}: {folder}", flush=True)
-  log = os.path.join(row.folder, "glue.log")
+  log = f"{row.sweeps}.log"
   status = started.call(glue_command(row, tasks, step, place, device), log, device, place.glue_seconds,
                         memory_share=0.85 / place.glue_at_once)
   stopped = status in (Interrupted.STATUS, 128 + signal.SIGINT) or status < 0

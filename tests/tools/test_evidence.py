@@ -113,6 +113,16 @@ def place(tmp_path, **changes):
                     devices=("3", "5"))._replace(**changes)
 
 
+def use_flags(monkeypatch, tmp_path, **changes):
+  """The tool's flags with their defaults."""
+  values = {"out": str(tmp_path), "flops": 1e14, "set": [], "speed": [], "seeds": 5, "max_train_examples": 12_000,
+            "glue_set": [], "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
+            "train_seconds": 0.0, "glue_seconds": 0.0, "glue_at_once": 4, "tasks": "", "only": ""}
+  flags = SimpleNamespace(**values | changes)
+  monkeypatch.setattr(evidence, "FLAGS", flags)
+  return flags
+
+
 def test_models_run_side_by_side_and_only_once(tmp_path, monkeypatch, capsys):
   fake_commands(monkeypatch, "import os, sys; f = sys.argv[1]; os.makedirs(f + '/pretrain', exist_ok=True); "
                              "open(f + '/done', 'w'); open(f + '/gpu', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'])")
@@ -170,7 +180,7 @@ def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
 
 
 def finish(row, score, loss, speed=1e6):
-  """A model's folder as its runs leave it; the score of seed i is `score` + i per cent."""
+  """A model's folder as its runs leave it, with `leave_scores`."""
   folder = os.path.join(row.folder, "pretrain")
   os.makedirs(folder)
   given = recipes.load(row.recipe)[1]
@@ -181,6 +191,11 @@ def finish(row, score, loss, speed=1e6):
   writer.write(row.num_steps, "train", {"mlm/loss": loss, "train/tokens_per_second": speed})
   writer.write(row.num_steps, "eval", {"mlm/loss": loss, "mlm/perplexity": 2.0, "time/goodput": 0.9})
   writer.close()
+  leave_scores(row, score)
+
+
+def leave_scores(row, score):
+  """What a sweep leaves; the score of seed i is `score` + i per cent."""
   for task in claims.GLUE:
     metric = {"cola": "matthews", "stsb": "spearman"}.get(task, "accuracy")
     scores = [{metric: score + i / 100} | ({"matched/accuracy": score + i / 100} if task == "mnli" else {})
@@ -286,9 +301,8 @@ def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
 
 def test_rows_of_equal_time_by_speeds_that_were_measured_elsewhere(tmp_path, monkeypatch):
   """Runs that share a device are slower than each would be alone."""
-  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=[],
-                          speed=["electra_small=1e6", "electra_small:fast=3e6", "bert_static=2e6"])
-  monkeypatch.setattr(evidence, "FLAGS", flags)
+  flags = use_flags(monkeypatch, tmp_path,
+                    speed=["electra_small=1e6", "electra_small:fast=3e6", "bert_static=2e6"])
   evidence.record("fast-vs-faithful")
   finish(claims.plan("fast-vs-faithful", str(tmp_path), 1e14)[0], 0.5, 3.0, 1e5)
   flags.speed = []
@@ -303,8 +317,7 @@ def test_rows_of_equal_time_by_speeds_that_were_measured_elsewhere(tmp_path, mon
 
 def test_a_folder_holds_one_budget_of_a_claim_and_one_set_of_settings(tmp_path, monkeypatch):
   """Claims share models, which other settings would change."""
-  flags = SimpleNamespace(out=str(tmp_path), flops=1e14, set=["train.batch_size=4"], speed=[])
-  monkeypatch.setattr(evidence, "FLAGS", flags)
+  flags = use_flags(monkeypatch, tmp_path, set=["train.batch_size=4"])
   evidence.record("table3")
   evidence.record("table3")
   flags.flops = 2e14
@@ -315,6 +328,34 @@ def test_a_folder_holds_one_budget_of_a_claim_and_one_set_of_settings(tmp_path, 
   with pytest.raises(UserError, match="runs with other settings") as error:
     evidence.record("roberta-masking")
   assert "train.batch_size=4" in error.value.got and not (tmp_path / "roberta-masking").exists()
+
+
+def test_each_way_to_fine_tune_has_its_own_figures(tmp_path, monkeypatch):
+  """Other passes, seeds or examples start from the same pre-training, and never show the scores of another way."""
+  flags = use_flags(monkeypatch, tmp_path)
+
+  def scores():
+    return {one["value"]: one["command"] for one in evidence.collect(str(tmp_path)) if one["metric"] == "glue/rte"}
+
+  evidence.record("small-vs-bert")
+  row = evidence.planned(str(tmp_path), "small-vs-bert")[0]
+  finish(row, 0.5, 3.0)
+  assert os.path.isdir(os.path.join(row.folder, "glue")) and scores().keys() == {51.0}
+  flags.glue_set, flags.seeds = ["task.num_epochs=10", "rte:optimizer.learning_rate=1e-4"], 3
+  evidence.record("small-vs-bert")
+  assert not scores()  # not those of three passes
+  again = evidence.planned(str(tmp_path), "small-vs-bert")[0]
+  assert again.workdir == row.workdir
+  assert os.path.basename(again.sweeps) == "glue-seeds=3-task.num_epochs=10-rte_optimizer.learning_rate=1e-4"
+  leave_scores(again, 0.7)
+  assert scores() == {71.0: "python -m electra_jax.tools.evidence run small-vs-bert --flops=1e+14 --seeds=3 "
+                            "--glue_set=task.num_epochs=10 --glue_set=rte:optimizer.learning_rate=1e-4"}
+  flags.glue_set, flags.seeds = [], 5
+  evidence.record("small-vs-bert")
+  assert scores().keys() == {51.0}
+  path = tmp_path / "small-vs-bert" / evidence.CLAIM_FILE
+  path.write_text(json.dumps({"flops": 1e14, "settings": [], "command": "of before"}))
+  assert scores() == {51.0: "of before"}
 
 
 def test_new_figures_replace_those_of_the_same_models(tmp_path):
