@@ -117,10 +117,10 @@ def glue_folder(row: Planned, step: int) -> str:
 
 def fine_tuning_flags(place: Place) -> list[str]:
   """The flags of `evidence` that make these fine-tunings other than the default ones."""
-  numbers = {"seeds": "num_seeds", "max_train_examples": "max_train_examples"}
-  given = {flag: getattr(place, field) for flag, field in numbers.items()
-           if getattr(place, field) != Place._field_defaults[field]}
-  return [*(f"--{flag}={value}" for flag, value in given.items()), *(f"--glue_set={one}" for one in place.glue_settings)]
+  defaults = Place._field_defaults
+  numbers = [("seeds", "num_seeds"), ("max_train_examples", "max_train_examples")]
+  return [*(f"--{flag}={getattr(place, field)}" for flag, field in numbers if getattr(place, field) != defaults[field]),
+          *(f"--glue_set={setting}" for setting in place.glue_settings)]
 
 
 def fine_tuning_folder(place: Place) -> str:
