@@ -208,7 +208,7 @@ def defaults() -> ConfigDict:
   c.task.label_field = "label"  # own data: the field of the label, score or tags
   c.task.metric = ""  # what decides between runs; "" = the task's first
   c.task.max_length = 128  # tokens of an example, special tokens included (ELECTRA's and BERT's GLUE)
-  c.task.pad_to_max_length = False  # batches all of max_length: one program to compile, not one per multiple of 32
+  c.task.pad_to_max_length = False  # batches all of max_length: one program to compile, not one for each length
   c.task.max_train_examples = 0  # train on so many, chosen at random and always the same; 0 = all
   c.task.on_long_text = "cut"  # cut (the longer text of a pair loses its end) | error
   c.task.window_stride = 128  # SQuAD: tokens between the starts of a long context's windows (BERT's code)

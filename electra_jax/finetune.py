@@ -182,12 +182,13 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   curve = results.read_curve(folder, first_step)
   eval_steps = batches.evaluation_steps(config, len(train))
   last_step = first_step if results.is_stale(curve, task.metric, config.task.patience_evals) else num_steps
-  window = []
+  window, evaluated = [], None
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), jax.set_mesh(run.mesh),
         distributed.StopRequest() as stop):
     for step in range(first_step + 1, last_step + 1):
       batch = train_batch(run, train, seeds, step - 1)
       state, loss = train_step(state, batch, keys)
+      evaluated = None
       window.append(loss)
       bar.advance(step)
       if step % config.train.log_every_steps == 0 or step == num_steps:
@@ -196,7 +197,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
         writer.write(step, "train", {f"loss/seed_{seed}": value for seed, value in zip(seeds, mean)})
         bar.show(step, {"loss": float(np.nanmedian(mean)) if np.isfinite(mean).any() else math.nan})
       if step in eval_steps:
-        scores, _ = predictions.evaluate(run, data, outputs_of, state.params)
+        evaluated = scores, _ = predictions.evaluate(run, data, outputs_of, state.params)
         curve.append({"step": step, "scores": scores})
         results.write_curve(folder, curve)
         state = keep_best(state, [row[task.metric] for row in scores])
@@ -209,7 +210,8 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
         saved.save(state, step)
         raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
     params = chosen_params(state, config.task.select)
-    scores, dev = predictions.evaluate(run, data, outputs_of, params)
+    is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not read twice
+    scores, dev = evaluated if is_known else predictions.evaluate(run, data, outputs_of, params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
     results.keep_best_run(config, task, workdir, seeds, scores, functools.partial(host_params, params))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)

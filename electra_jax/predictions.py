@@ -1,6 +1,6 @@
 """What do the fine-tuned networks of several seeds answer, and how good is it? Every example counts exactly once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -61,16 +61,29 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
   size, rows = run.config.eval.batch_size, split.features
   order = sorted(range(len(rows)), key=lambda i: batches.num_tokens(rows[i]))
   parts, pad_id = [], run.start.tokenizer.pad_id
-  for first in range(0, len(order), size):
-    chosen = order[first:first + size]
-    length = batches.length_of([rows[chosen[-1]]], run.config.task)
-    batch = batches.collate([rows[i] for i in chosen], size, length, pad_id, run.task.head)
-    outputs = jax.device_get(outputs_of(params, put(batch, run.mesh, row_axis=0)))
+  chunks = [order[first:first + size] for first in range(0, len(order), size)]
+
+  def computed() -> Iterator[dict[str, Array]]:
+    for chosen in chunks:
+      length = batches.length_of([rows[chosen[-1]]], run.config.task)
+      batch = batches.collate([rows[i] for i in chosen], size, length, pad_id, run.task.head)
+      yield outputs_of(params, put(batch, run.mesh, row_axis=0))
+
+  for chosen, outputs in zip(chunks, one_ahead(computed()), strict=True):
+    outputs = jax.device_get(outputs)
     parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]
               for seed in range(len(next(iter(outputs.values()))))]
   num_seeds = len(parts) // -(-len(order) // size)
   return [gather([row for part in parts[seed::num_seeds] for row in part], order, run.config.task.max_length)
           for seed in range(num_seeds)]
+
+
+def one_ahead(items: Iterator) -> Iterator:
+  """The same items, each asked for while the one before is still used: the devices go on while the host reads."""
+  following = next(items, None)
+  while following is not None:
+    current, following = following, next(items, None)
+    yield current
 
 
 def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: int) -> dict[str, np.ndarray]:

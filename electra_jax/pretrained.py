@@ -1,5 +1,6 @@
 """What does fine-tuning start from? The kept encoder of a run, of a fine-tuned run, or of published weights."""
 
+import functools
 import os
 from typing import NamedTuple
 
@@ -89,28 +90,35 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   if fresh_layers > transformer.num_hidden_layers:
     raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
                     allowed=f"0 to {transformer.num_hidden_layers}", fix="lower --config.task.fresh_layers")
-  model = Bert(transformer, head_names=head_names)
-  ids = jnp.zeros((1, 8), jnp.int32)
-  batch = {"input_ids": ids, "token_type_ids": ids,
-           **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
-  params = model.init(rng, batch, False, method="task_outputs")["params"]
+  shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
   if pretrained is None:
-    return {"encoder": params}
-  fresh = {name: value for name, value in params.items() if name.endswith("_head")}
+    return {"encoder": _init_parts(rng, transformer, head_names, tuple(shapes))}
+  heads = {name for name in shapes if name.endswith("_head")}
   wanted = {sharding.path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(
-    {name: value for name, value in params.items() if name not in fresh})}
+    {name: value for name, value in shapes.items() if name not in heads})}
   given = {sharding.path_name(path): leaf.shape
            for path, leaf in jax.tree_util.tree_leaves_with_path(pretrained.encoder)}
   if wanted != given:
     odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
                     allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
+  layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
+  fresh = _init_parts(rng, transformer, head_names, (*sorted(heads), *(f"layer_{i:02d}" for i in layers)))
   for name in SENTENCE_HEADS:
     if pretrained.pooler is not None and "dense" in fresh.get(name, {}):
       fresh[name]["dense"] = pretrained.pooler
-  layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
-  fresh |= {f"layer_{i:02d}": params[f"layer_{i:02d}"] for i in layers}
   return {"encoder": {**pretrained.encoder, **fresh}}
+
+
+@functools.partial(jax.jit, static_argnames=("transformer", "head_names", "names"))
+def _init_parts(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
+                names: tuple[str, ...] | None = None) -> PyTree:
+  """The network's new parameters below these names, None: all. One small program for all seeds, not one an array."""
+  ids = jnp.zeros((1, 8), jnp.int32)
+  batch = {"input_ids": ids, "token_type_ids": ids,
+           **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
+  params = Bert(transformer, head_names=head_names).init(rng, batch, False, method="task_outputs")["params"]
+  return params if names is None else {name: params[name] for name in names}
 
 
 def prng_impl(name: str) -> str:

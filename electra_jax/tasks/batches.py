@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from electra_jax.tasks.contract import HEADS, Feature
@@ -29,8 +30,10 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def bucket(length: int, max_length: int) -> int:
-  """Lengths of batches: multiples of 32 and a few small ones, so that few programs compile."""
-  return min(max_length, next((size for size in (16, 32) if length <= size), -(-length // 32) * 32))
+  """Lengths of batches: 16 and multiples of 32, so that few programs compile; on a CPU, whose programs compile in
+  seconds and whose every padded token costs time, all multiples of 16."""
+  multiple = 16 if length <= 16 or jax.default_backend() == "cpu" else 32
+  return min(max_length, -(-length // multiple) * multiple)
 
 
 def length_of(features: Sequence[Feature], config_task) -> int:
