@@ -114,6 +114,26 @@ def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finis
   assert former is finetune.update
 
 
+@pytest.mark.parametrize("select, number", [("last", 2), ("best", 3)])
+def test_the_last_evaluation_is_the_result_where_its_parameters_are(select, number, source, tmp_path, monkeypatch):
+  """Two epochs; the best parameters may be those of the first, and are scored again."""
+  scored, evaluate = [], predictions.evaluate
+  monkeypatch.setattr(predictions, "evaluate", lambda *arguments: scored.append(evaluate(*arguments)) or scored[-1])
+  finetune.finetune(recipe(source, task__select=select), str(tmp_path))
+  assert len(scored) == number
+  for seed in ("0", "1"):
+    run = results.read_json(os.path.join(str(tmp_path), "seeds", f"{seed}.json"))
+    curve = [point["accuracy"] for point in run["curve"]]
+    assert run["scores"]["accuracy"] == (max(curve) if select == "best" else curve[-1])
+
+
+def test_lengths_of_batches(monkeypatch):
+  """A program for each: few on an accelerator, where compiling takes long."""
+  assert [batches.bucket(length, 120) for length in (3, 16, 17, 33, 49, 100, 119)] == [16, 16, 32, 48, 64, 112, 120]
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  assert [batches.bucket(length, 120) for length in (3, 16, 17, 33, 49, 100, 119)] == [16, 16, 32, 64, 64, 120, 120]
+
+
 @pytest.mark.parametrize("devices", [1, 8])
 def test_every_dev_example_is_counted_once(source, devices, monkeypatch):
   config, task, start, data = prepared(source)
