@@ -182,13 +182,12 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   curve = results.read_curve(folder, first_step)
   eval_steps = batches.evaluation_steps(config, len(train))
   last_step = first_step if results.is_stale(curve, task.metric, config.task.patience_evals) else num_steps
-  window, evaluated = [], None
+  window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), jax.set_mesh(run.mesh),
         distributed.StopRequest() as stop):
     for step in range(first_step + 1, last_step + 1):
       batch = train_batch(run, train, seeds, step - 1)
       state, loss = train_step(state, batch, keys)
-      evaluated = None
       window.append(loss)
       bar.advance(step)
       if step % config.train.log_every_steps == 0 or step == num_steps:

@@ -90,9 +90,9 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   if fresh_layers > transformer.num_hidden_layers:
     raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
                     allowed=f"0 to {transformer.num_hidden_layers}", fix="lower --config.task.fresh_layers")
-  shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
   if pretrained is None:
-    return {"encoder": _init_parts(rng, transformer, head_names, tuple(shapes))}
+    return {"encoder": _init_parts(rng, transformer, head_names)}
+  shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
   heads = {name for name in shapes if name.endswith("_head")}
   wanted = {sharding.path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(
     {name: value for name, value in shapes.items() if name not in heads})}

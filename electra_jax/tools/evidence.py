@@ -239,6 +239,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run, "p
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
+  defaults = runs.Place._field_defaults
   flags.DEFINE_string("out", "", "Folder of the runs.")
   flags.DEFINE_float("flops", None, "Training FLOPs of each model, in the paper's convention; default: the claim's.",
                      lower_bound=1.0)
@@ -249,9 +250,10 @@ def define_flags() -> None:
   flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
   flags.DEFINE_float("train_seconds", 0.0, "Stop each pre-training after so long, with a checkpoint; 0 = never.")
   flags.DEFINE_float("glue_seconds", 0.0, "Stop each model's fine-tunings after so long; 0 = never.")
-  flags.DEFINE_integer("glue_at_once", 4, "GLUE tasks that share a device.", lower_bound=1)
-  flags.DEFINE_integer("seeds", 5, "Fine-tunings of each task.", lower_bound=1)
-  flags.DEFINE_integer("max_train_examples", 12_000, "Of each GLUE task; 0 = all.", lower_bound=0)
+  flags.DEFINE_integer("glue_at_once", defaults["glue_at_once"], "GLUE tasks that share a device.", lower_bound=1)
+  flags.DEFINE_integer("seeds", defaults["num_seeds"], "Fine-tunings of each task.", lower_bound=1)
+  flags.DEFINE_integer("max_train_examples", defaults["max_train_examples"], "Of each GLUE task; 0 = all.",
+                       lower_bound=0)
   flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the claim's.")
   flags.DEFINE_string("only", "", "Recipes of the claim, with commas; empty = all.")
   flags.DEFINE_multi_string("speed", [], "RECIPE=TOKENS_PER_SECOND alone on the device, for the rows of equal time; "
