@@ -60,6 +60,7 @@ RUN = {
   "python -m electra_jax.tools.soak": "tests/tools/test_soak.py::test_a_run_survives_each_damage",
   "python -m electra_jax.tools.summary": "tests/test_readme.py::test_demo_summary_reads_a_run",
   "python -m electra_jax.tools.train_tokenizer": "tests/data/test_tokenizers.py::test_the_tool",
+  "python -m tests.peers.gradient_peer": "tests/test_gradient_peer.py::test_losses_and_gradients",
   "launch/local.sh": "tests/test_launch.py::test_local_starts_two_processes_and_passes_signals_on",
   "launch/reproduce.sh": "tests/tools/test_evidence.py::test_from_text_to_the_readme",
   "launch/tpu_vm.sh": "tests/test_launch.py::test_gcloud_is_called_so",
@@ -68,6 +69,7 @@ RUN = {
 # How a command begins -> why no test runs it.
 NOT_RUN = {
   "python -m electra_jax.main --config=configs/base.py": "days of training; tests/test_pretrain.py runs small recipes",
+  "python -m tests.peers.precision": "it trains six runs, on a GPU",
   "python -m tests.peers.pretrain_peer": "it trains with PyTorch for minutes",
   "python -m tests.peers.step_peer": "it times PyTorch, too; a machine that tests is no place for that",
   "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",

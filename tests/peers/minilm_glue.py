@@ -91,11 +91,11 @@ def prepare_heads(task_name: str, model: str, data: str, num_seeds: int, epochs:
           for example in task.read("dev")]
 
 
-def commands(task: str, model: str, data: str, out: str, num_seeds: int, epochs: float,
+def commands(task: str, model: str, data: str, out: str, num_seeds: int, epochs: float, half: bool,
              own: list[str]) -> dict[str, list[str]]:
-  """The process of each side; `own` are settings of ours alone."""
+  """The process of each side; `half`: both compute in bfloat16; `own` are settings of ours alone."""
   settings = SETTINGS | {"task.num_epochs": epochs, "task.init_from": model, "task.data_dir": data,
-                         "task.num_seeds": num_seeds}
+                         "task.num_seeds": num_seeds} | ({"train.compute_dtype": "bfloat16"} if half else {})
   return {
     "ours": [sys.executable, "-m", "electra_jax.main", f"--config=configs/finetune/glue.py:{task}",
              f"--workdir={out}/ours/{task}", *(f"--config.{key}={value}" for key, value in settings.items()),
@@ -104,7 +104,8 @@ def commands(task: str, model: str, data: str, out: str, num_seeds: int, epochs:
                      f"--task={task}", f"--data={data}", f"--model={model}", f"--heads={out}/heads_{task}.npz",
                      f"--out={out}/transformers_{task}.json", f"--rate={SETTINGS['optimizer.learning_rate']}",
                      f"--batch_size={SETTINGS['train.batch_size']}", f"--epochs={epochs}",
-                     f"--max_length={SETTINGS['task.max_length']}", f"--num_seeds={num_seeds}"]}
+                     f"--max_length={SETTINGS['task.max_length']}", f"--num_seeds={num_seeds}",
+                     *(["--half"] if half else [])]}
 
 
 def run_process(side: str, task: str, command: list[str], out: str) -> float:
@@ -165,6 +166,7 @@ def main() -> None:
   parser.add_argument("--num_train", type=int, default=0, help="training examples of a task; 0: all, 10 000 of SST-2")
   parser.add_argument("--num_dev", type=int, default=0, help="dev examples of each task; 0: all")
   parser.add_argument("--epochs", type=float, default=SETTINGS["task.num_epochs"])
+  parser.add_argument("--half", action="store_true", help="bfloat16 on both sides, on a GPU; else float32")
   parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of ours alone; repeatable")
   options = parser.parse_args()
   names, out, begin = options.tasks.split(","), os.path.abspath(options.out), time.time()
@@ -175,15 +177,15 @@ def main() -> None:
   ids = {task: prepare_heads(task, model, data, seeds[task], options.epochs, f"{out}/heads_{task}.npz")
          for task in names}
   print(f"prepared in {time.time() - begin:.0f} s", flush=True)
-  work = [(side, task, command) for task in names
-          for side, command in commands(task, model, data, out, seeds[task], options.epochs, options.set).items()]
+  work = [(side, task, command) for task in names for side, command in commands(
+    task, model, data, out, seeds[task], options.epochs, options.half, options.set).items()]
   with ThreadPoolExecutor(options.jobs) as pool:
     seconds = dict(zip([row[:2] for row in work], pool.map(lambda row: run_process(*row, out), work)))
   found = {task: compare(task, out, ids[task], {side: seconds[side, task] for side in ("ours", "transformers")})
            for task in names}
   with open(os.path.join(out, "scores.json"), "w", encoding="utf-8") as file:
-    json.dump({"settings": SETTINGS | {"task.num_epochs": options.epochs}, "set": options.set, "tasks": found,
-               "seconds": time.time() - begin}, file, indent=2)
+    json.dump({"settings": SETTINGS | {"task.num_epochs": options.epochs}, "half": options.half, "set": options.set,
+               "tasks": found, "seconds": time.time() - begin}, file, indent=2)
   with open(os.path.join(out, "scores.md"), "w", encoding="utf-8") as file:
     file.write(table(found))
   print(table(found) + f"{time.time() - begin:.0f} s in all, {options.jobs} processes at a time: {out}/scores.json")

@@ -61,7 +61,8 @@ def train(options, seed: int, rows, labels) -> torch.nn.Module:
   with np.load(options.heads) as heads, torch.no_grad():
     model.classifier.weight.copy_(torch.tensor(heads[f"{seed}/kernel"].T))
     model.classifier.bias.copy_(torch.tensor(heads[f"{seed}/bias"]))
-  optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+  optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0,
+                                fused=options.device == "cuda")
   per_epoch = -(-len(rows) // options.batch_size)
   num_steps = max(1, round(options.epochs * per_epoch))
   for step in range(num_steps):
@@ -69,8 +70,9 @@ def train(options, seed: int, rows, labels) -> torch.nn.Module:
     order = np.random.default_rng((seed, epoch)).permutation(len(rows))
     chosen = order[number * options.batch_size:(number + 1) * options.batch_size]
     target = torch.tensor([labels[i] for i in chosen], device=options.device)
-    loss = model(**collate([rows[i] for i in chosen], options.device),
-                 labels=target if names else target.float()).loss
+    with torch.autocast(options.device, dtype=torch.bfloat16, enabled=options.half):
+      loss = model(**collate([rows[i] for i in chosen], options.device),
+                   labels=target if names else target.float()).loss
     optimizer.param_groups[0]["lr"] = options.rate * (1 - step / num_steps)
     optimizer.zero_grad()
     loss.backward()
@@ -79,9 +81,9 @@ def train(options, seed: int, rows, labels) -> torch.nn.Module:
   return model.eval()
 
 
-def predict(model, rows, device) -> np.ndarray:
+def predict(model, rows, device, half: bool) -> np.ndarray:
   """Logits [rows, labels]."""
-  with torch.no_grad():
+  with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16, enabled=half):
     parts = [model(**collate(rows[i:i + 64], device)).logits.float().cpu().numpy()
              for i in range(0, len(rows), 64)]
   return np.concatenate(parts)
@@ -103,6 +105,7 @@ def main() -> None:
   for name, kind in (("task", str), ("data", str), ("model", str), ("heads", str), ("out", str), ("rate", float),
                      ("batch_size", int), ("epochs", float), ("max_length", int), ("num_seeds", int)):
     parser.add_argument(f"--{name}", type=kind, required=True)
+  parser.add_argument("--half", action="store_true", help="autocast to bfloat16")
   options = parser.parse_args()
   transformers.logging.set_verbosity_error()
   options.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,7 +115,7 @@ def main() -> None:
   rows, dev = (encode(options.model, texts, options.max_length) for texts in (train_texts, dev_texts))
   runs = []
   for seed in range(options.num_seeds):
-    logits = predict(train(options, seed, rows, labels), dev, options.device)
+    logits = predict(train(options, seed, rows, labels), dev, options.device, options.half)
     runs.append({"seed": seed, "scores": score(options.task, logits, dev_labels)})
     print(options.task, runs[-1], flush=True)
   with open(options.out, "w", encoding="utf-8") as file:

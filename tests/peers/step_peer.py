@@ -50,12 +50,27 @@ def make_networks(config) -> list[torch.nn.Module]:
     transformers.ElectraConfig(embedding_size=width, **sizes(config.generator)))
   discriminator = transformers.ElectraForPreTraining(
     transformers.ElectraConfig(embedding_size=width, **sizes(config.model)))
-  table = discriminator.electra.embeddings.word_embeddings.weight
-  generator.electra.embeddings.word_embeddings.weight = table
-  if config.objective.weight_tying == "embeddings":  # positions, segments and their layer norm too
-    generator.electra.embeddings = discriminator.electra.embeddings
-  generator.generator_lm_head.weight = table
+  share(generator, discriminator, config.objective.weight_tying)
   return [generator, discriminator]
+
+
+def share(generator, kept, weight_tying: str) -> None:
+  """Makes the tables that two networks share one parameter each; a token table also gives its network's logits."""
+  (encoder, _), theirs = parts_of(generator), kept.base_model
+  if weight_tying == "embeddings":  # positions, segments and their layer norm too
+    encoder.embeddings = theirs.embeddings
+  elif weight_tying == "token_embeddings":
+    encoder.embeddings.word_embeddings.weight = theirs.embeddings.word_embeddings.weight
+  generator.generator_lm_head.weight = encoder.embeddings.word_embeddings.weight
+
+
+def parts_of(network) -> tuple:
+  """(encoder, head: hidden states -> logits) of a masked LM."""
+  if isinstance(network, transformers.ElectraForMaskedLM):
+    return network.electra, lambda hidden: network.generator_lm_head(network.generator_predictions(hidden))
+  if isinstance(network, transformers.RobertaForMaskedLM):
+    return network.roberta, network.lm_head
+  return network.bert, network.cls.predictions  # BertForMaskedLM, BertForPreTraining
 
 
 class Peer:
@@ -86,14 +101,13 @@ class Peer:
 
   def mlm_loss(self):
     """Of BERT."""
-    logits, targets = self.predict(self.networks[0].bert, self.networks[0].cls)
+    logits, targets = self.predict(*parts_of(self.networks[0]))
     return torch.nn.functional.cross_entropy(logits.float(), targets)
 
   def rtd_loss(self):
     """Of ELECTRA: generator, sampling, discriminator."""
     generator, discriminator = self.networks
-    logits, targets = self.predict(
-      generator.electra, lambda hidden: generator.generator_lm_head(generator.generator_predictions(hidden)))
+    logits, targets = self.predict(*parts_of(generator))
     logits = logits.float()
     mlm_loss = torch.nn.functional.cross_entropy(logits, targets)
     with torch.no_grad():

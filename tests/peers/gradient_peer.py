@@ -1,0 +1,234 @@
+"""Has a batch the same losses and gradients in PyTorch? A run's newest parameters and its own next batch, both sides.
+
+  python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
+  python -m tests.peers.gradient_peer runs/tiny
+
+Every objective of the papers' tables: mlm, mlm_nsp, rtd, electra_15, replace_mlm, all_tokens_mlm. The networks are
+transformers', with our parameters; rows and masks are the run's, the replacements are drawn once and given to both;
+dropout is off, all is float32. Prints each loss, and by how much the gradients differ, as a share of each one's norm;
+ends with status 1 where a share is above --tolerance.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import torch
+import transformers
+from ml_collections import ConfigDict, FrozenConfigDict
+from safetensors.numpy import load_file
+from torch.nn import functional
+
+from electra_jax import checkpoints, inputs, objectives, sharding
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
+from electra_jax.tools import export
+from tests.peers import step_peer
+
+KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
+GATE = "encoder/copy_head/output"  # All-Tokens MLM's; transformers has no place for it
+# Objective -> into how many keys its loss splits its own; the first two are for dropout and for the draws.
+NUM_KEYS = {"mlm": 0, "mlm_nsp": 0, "rtd": 4, "electra_15": 4, "replace_mlm": 3, "all_tokens_mlm": 3}
+
+
+class Side(NamedTuple):
+  """What one library computes of a batch."""
+
+  losses: dict[str, float]
+  gradients: dict[str, np.ndarray]  # by transformers' names, below that of the network
+
+
+def without_dropout(workdir: str) -> FrozenConfigDict:
+  """The run's config in float32, every rate of dropout 0.
+
+  Raises:
+    SystemExit: its objective has no peer.
+  """
+  config = ConfigDict(config_lib.load(workdir).to_dict())
+  if config.objective.name not in NUM_KEYS or config.generator.kind != "learned" or config.objective.z_loss_weight:
+    raise SystemExit(f"The peer has {', '.join(NUM_KEYS)} with a learned generator and without z-loss, not "
+                     f"{config.objective.name}, {config.generator.kind}, {config.objective.z_loss_weight}.")
+  for network in (config.model, config.generator):
+    network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})
+  config.train.compute_dtype, config.train.kernels = "float32", "xla"
+  return FrozenConfigDict(config)
+
+
+def flat(tree) -> dict[str, np.ndarray]:
+  return {sharding.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def joined(networks: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  return {f"{network}/{name}": value for network, found in networks.items() for name, value in found.items()}
+
+
+def write(folder: str, source: export.Source) -> dict[str, str]:
+  """Network -> its folder, as the export writes parameters; what two networks share is in both."""
+  names, _ = export.write_hf(folder, source)
+  return {name: os.path.join(folder, name) for name in names}
+
+
+def by_their_names(source: export.Source) -> dict[str, np.ndarray]:
+  """Parameters, or anything of their shapes, under the names that they have in transformers."""
+  with tempfile.TemporaryDirectory() as folder:
+    found = joined({name: load_file(os.path.join(place, "model.safetensors"))
+                    for name, place in write(folder, source).items()})
+  return found | {path: value for path, value in source.params.items() if path.startswith(GATE)}
+
+
+# ---- ours ----
+
+
+def ours(config, source: export.Source, params, batch, token_counts) -> tuple[Side, np.ndarray]:
+  """Our side, and the text that the kept encoder read."""
+  transformer = make_transformer_config(config.model, num_tokens=source.tokenizer.vocab_size,
+                                        dtype="float32", remat="none", kernels="xla")
+  parts = transformer, config.generator, config.objective
+  objective = objectives.make(*parts, config.train.num_steps, token_counts)
+  make_model = {"replace_mlm": replace_mlm, "all_tokens_mlm": all_tokens_mlm}.get(config.objective.name, generators)
+  generate = generators.make(make_model.make_model(*parts), *parts[1:], token_counts)
+  rng, num_keys = jax.random.key(0), NUM_KEYS[config.objective.name]
+
+  @jax.jit
+  def compute(params, batch):
+    loss = jax.value_and_grad(objective.phases[0].loss, has_aux=True)
+    (_, pairs), gradients = loss(params, batch, rng, True, objective.count_targets(batch))
+    if not num_keys:
+      return pairs, gradients, batch["masked_input_ids"]
+    return pairs, gradients, generate(params, batch, *jax.random.split(rng, num_keys)[:2], True)[2].ids
+
+  pairs, gradients, read = jax.device_get(compute(params, batch))
+  losses = {name: float(total / weight) for name, (total, weight) in pairs.items() if name.endswith("/loss")}
+  return Side(losses, by_their_names(source._replace(params=flat(gradients)))), read
+
+
+# ---- theirs ----
+
+
+def mlm_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  """Cross-entropy at the masked positions of a text with masks or replacements."""
+  encoder, head = step_peer.parts_of(network)
+  is_target = rows["masked_weights"] > 0
+  places = rows["masked_positions"][..., None].expand(-1, -1, encoder.config.hidden_size)
+  logits = head(encode(encoder, read, rows).gather(1, places))
+  return functional.cross_entropy(logits[is_target], rows["masked_ids"][is_target])
+
+
+def encode(encoder, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  return encoder(input_ids=read, attention_mask=rows["attention_mask"],
+                 token_type_ids=rows["token_type_ids"]).last_hidden_state
+
+
+def nsp_loss(network, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  """Of BertForPreTraining, over the rows that have a label."""
+  is_pair = rows["nsp_label"] >= 0
+  hidden = encode(network.bert, rows["masked_input_ids"], rows)
+  logits = network.cls.seq_relationship(network.bert.pooler(hidden))
+  return functional.cross_entropy(logits[is_pair], rows["nsp_label"][is_pair])
+
+
+def rtd_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor], masked_only: bool) -> torch.Tensor:
+  """Over all real tokens, or over those that were masked."""
+  judged = rows["attention_mask"] > 0
+  if masked_only:
+    counts = torch.zeros(read.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"])
+    judged = counts > 0
+  logits = network(input_ids=read, attention_mask=rows["attention_mask"], token_type_ids=rows["token_type_ids"]).logits
+  return functional.binary_cross_entropy_with_logits(logits[judged], (read != rows["input_ids"])[judged].float())
+
+
+def all_tokens_loss(network, gate: dict[str, torch.Tensor], read: torch.Tensor, rows: dict[str, torch.Tensor]):
+  """-log(D [the input is the original] + (1 - D) softmax), a mean over all real tokens."""
+  encoder, head = step_peer.parts_of(network)
+  hidden = encode(encoder, read, rows)
+  copied = torch.sigmoid(hidden @ gate[f"{GATE}/kernel"] + gate[f"{GATE}/bias"])[..., 0]
+  chosen = head(hidden).softmax(-1).gather(-1, rows["input_ids"][..., None])[..., 0]
+  likelihood = copied * (read == rows["input_ids"]) + (1 - copied) * chosen
+  return -likelihood[rows["attention_mask"] > 0].log().mean()
+
+
+def theirs(config, source: export.Source, batch, read: np.ndarray) -> Side:
+  """transformers' side of the same batch and the same draws."""
+  with tempfile.TemporaryDirectory() as folder:
+    networks = {name: load(place) for name, place in write(folder, source).items()}
+  gate = {path: torch.tensor(value, requires_grad=True) for path, value in source.params.items()
+          if path.startswith(GATE)}
+  rows = {name: torch.from_numpy(np.array(value)) for name, value in batch.items()}
+  rows = {name: value if value.is_floating_point() else value.long() for name, value in rows.items()}
+  text, c = torch.from_numpy(np.array(read)).long(), config.objective
+  generator = networks.get("generator")
+  kept = next(network for name, network in networks.items() if name != "generator")
+  if generator is not None:
+    step_peer.share(generator, kept, c.weight_tying)
+  parts = {"mlm/loss": (c.mlm_weight if generator else 1.0,
+                        mlm_loss(generator or kept, rows["masked_input_ids"], rows))}
+  if c.name == "mlm_nsp":
+    parts["nsp/loss"] = 1.0, nsp_loss(kept, rows)
+  if c.name in ("rtd", "electra_15"):
+    parts["rtd/loss"] = c.rtd_weight, rtd_loss(kept, text, rows, masked_only=c.name == "electra_15")
+  if c.name == "replace_mlm":
+    parts["replace_mlm/loss"] = c.encoder_mlm_weight, mlm_loss(kept, text, rows)
+  if c.name == "all_tokens_mlm":
+    parts["all_tokens_mlm/loss"] = c.encoder_mlm_weight, all_tokens_loss(kept, gate, text, rows)
+  sum(weight * loss for weight, loss in parts.values()).backward()
+  gradients = joined({name: {key: p.grad.numpy() for key, p in network.named_parameters() if p.grad is not None}
+                      for name, network in networks.items()})
+  return Side({name: loss.item() for name, (_, loss) in parts.items()},
+              gradients | {path: value.grad.numpy() for path, value in gate.items()})
+
+
+def load(folder: str) -> torch.nn.Module:
+  """The network of a folder by the class that its config names, without dropout."""
+  transformers.utils.logging.disable_progress_bar()
+  with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+    return getattr(transformers, json.load(file)["architectures"][0]).from_pretrained(folder).eval()
+
+
+# ---- both ----
+
+
+def compare(workdir: str) -> tuple[int, Side, Side, dict[str, float]]:
+  """(step, ours, theirs, {tensor: norm of the difference / norm of theirs})."""
+  config = without_dropout(workdir)
+  step, params = checkpoints.load_params(workdir)
+  data = inputs.open_data(config_lib.load(workdir), workdir)
+  batch = data.batch_at(min(step, config.train.num_steps - 1))
+  source = export.Source(workdir, config, step, data.tokenizer, flat(params))
+  mine, read = ours(config, source, params, batch, data.token_counts)
+  peer = theirs(config, source, batch, read)
+  if mine.gradients.keys() != peer.gradients.keys() or mine.losses.keys() != peer.losses.keys():
+    raise SystemExit(f"Only one side has {sorted(mine.gradients.keys() ^ peer.gradients.keys())}, "
+                     f"{sorted(mine.losses.keys() ^ peer.losses.keys())}")
+  shares = {name: float(np.linalg.norm(mine.gradients[name] - value) / np.linalg.norm(value))
+            for name, value in peer.gradients.items() if not name.endswith(KEY_BIAS)}
+  return step, mine, peer, shares
+
+
+def main() -> int:
+  """The command; returns its exit status."""
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("workdir")
+  parser.add_argument("--tolerance", type=float, default=1e-3, help="largest share of a gradient's norm")
+  options = parser.parse_args()
+  try:
+    step, mine, peer, shares = compare(options.workdir)
+  except UserError as error:
+    print(error, file=sys.stderr)
+    return 2
+  for name, value in peer.losses.items():
+    print(f"{name} after step {step:,}: ours {mine.losses[name]:.6f}, transformers' {value:.6f}")
+  worst = max(shares, key=shares.get)
+  print(f"gradients of {len(shares)} tensors differ by {np.median(list(shares.values())):.1e} of their norm in the "
+        f"median, at most by {shares[worst]:.1e} ({worst.lstrip('/')})")
+  return int(shares[worst] > options.tolerance)
+
+
+if __name__ == "__main__":
+  sys.exit(main())

@@ -1,0 +1,60 @@
+"""Are a batch's losses and gradients PyTorch's? The whole objectives, on shards, with random parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from electra_jax import checkpoints, inputs
+from electra_jax import config as config_lib
+from electra_jax.tools import import_weights
+from electra_jax.train_state import TrainState
+from tests import small_runs
+from tests.peers import gradient_peer
+
+NARROW = {"model__embedding_size": 16}  # a projection: all networks are transformers' ELECTRA
+BERT = {"data__masking__policy": "bert"}
+RUNS = {
+  "rtd": NARROW | {"objective__weight_tying": "embeddings"},
+  "rtd, token table shared": {"objective__weight_tying": "token_embeddings"},
+  "electra_15": {},
+  "replace_mlm": NARROW,
+  "all_tokens_mlm": NARROW,
+  "mlm": BERT,
+  "mlm_nsp": BERT | {"data__format": "SEGMENT-PAIR"},
+}
+
+
+def make_run(root, name):
+  """A workdir with shards and random parameters, as a run leaves it behind at step 3."""
+  place = small_runs.Place(root)
+  small_runs.write_corpus(place.corpus, num_documents=20)
+  sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 2, "hidden_dropout_prob": 0.1}
+  given = small_runs.small(place, objective__name=name.split(",")[0],
+                           **{f"model__{key}": value for key, value in sizes.items()} | RUNS[name])
+  config = config_lib.resolve(given)
+  place.run.mkdir()
+  config_lib.save(str(place.run / "config.json"), given, config)
+  tokenizer, rng = inputs.open_data(config, str(place.run)).tokenizer, np.random.default_rng(3)
+  shapes = jax.eval_shape(import_weights.initial_params(config, tokenizer))
+  params = jax.tree.map(lambda one: 0.2 * rng.standard_normal(one.shape).astype(np.float32), shapes)
+  saved = checkpoints.Checkpoints(str(place.run), config.checkpoint)
+  saved.save(TrainState(jnp.int32(3), params, {}), 3)
+  saved.close()
+  return str(place.run)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_losses_and_gradients(name, tmp_path):
+  step, ours, theirs, shares = gradient_peer.compare(make_run(tmp_path, name))
+  assert step == 3 and len(ours.losses) == {"mlm": 1}.get(name, 2)
+  assert ours.losses == pytest.approx(theirs.losses, rel=1e-5)
+  assert max(shares.values()) < 1e-4, max(shares, key=shares.get)
+
+
+def test_an_objective_without_a_peer(tmp_path):
+  place = small_runs.Place(tmp_path)
+  given = small_runs.small(place, objective__name="contrastive")
+  config_lib.save(str(tmp_path / "config.json"), given, config_lib.resolve(given))
+  with pytest.raises(SystemExit, match="not contrastive"):
+    gradient_peer.compare(str(tmp_path))
