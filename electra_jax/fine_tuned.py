@@ -6,7 +6,7 @@ there; `Said.was_cut` tells.
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -211,12 +211,17 @@ def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np
   rows = [row for one in asked for row in one]
   order = sorted(range(len(rows)), key=lambda i: batches.num_tokens(rows[i]))
   found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
-  for first in range(0, len(order), ROWS[-1]):
-    chosen = order[first:first + ROWS[-1]]
-    size = next(size for size in ROWS if size >= len(chosen))
-    length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
-    batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
-    for name, values in jax.device_get(_task_outputs(run.params, batch, run.network)).items():
+  chunks = [order[first:first + ROWS[-1]] for first in range(0, len(order), ROWS[-1])]
+
+  def computed() -> Iterator[dict[str, Array]]:
+    for chosen in chunks:
+      size = next(size for size in ROWS if size >= len(chosen))
+      length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
+      batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
+      yield _task_outputs(run.params, batch, run.network)
+
+  for chosen, outputs in zip(chunks, batches.one_ahead(computed()), strict=True):
+    for name, values in jax.device_get(outputs).items():
       for value, i in zip(values, chosen):
         found[name][i] = value
   bounds = np.cumsum([0, *map(len, asked)])

@@ -69,21 +69,13 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
       batch = batches.collate([rows[i] for i in chosen], size, length, pad_id, run.task.head)
       yield outputs_of(params, put(batch, run.mesh, row_axis=0))
 
-  for chosen, outputs in zip(chunks, one_ahead(computed()), strict=True):
+  for chosen, outputs in zip(chunks, batches.one_ahead(computed()), strict=True):
     outputs = jax.device_get(outputs)
     parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]
               for seed in range(len(next(iter(outputs.values()))))]
   num_seeds = len(parts) // -(-len(order) // size)
   return [gather([row for part in parts[seed::num_seeds] for row in part], order, run.config.task.max_length)
           for seed in range(num_seeds)]
-
-
-def one_ahead(items: Iterator) -> Iterator:
-  """The same items, each asked for while the one before is still used: the devices go on while the host reads."""
-  following = next(items, None)
-  while following is not None:
-    current, following = following, next(items, None)
-    yield current
 
 
 def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: int) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Which rows are in a batch of fine-tuning, in which order, how long are they, and when are the dev splits scored?"""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -85,3 +85,11 @@ def num_tokens(feature: Feature) -> int:
   """Length of the feature's longest sequence."""
   lists = feature["input_ids"]
   return max(map(len, lists)) if isinstance(lists[0], list) else len(lists)
+
+
+def one_ahead(items: Iterator) -> Iterator:
+  """The same items, each asked for while the one before is still used: the devices go on while the host reads."""
+  following = next(items, None)
+  while following is not None:
+    current, following = following, next(items, None)
+    yield current
