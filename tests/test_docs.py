@@ -71,6 +71,7 @@ NOT_RUN = {
   "python -m electra_jax.main --config=configs/base.py": "days of training; tests/test_pretrain.py runs small recipes",
   "python -m tests.peers.precision": "it trains six runs, on a GPU",
   "python -m tests.peers.pretrain_peer": "it trains with PyTorch for minutes",
+  "python -m tests.peers.speed_table": "an hour on a GPU; tests/test_speed_table.py checks what it asks and writes",
   "python -m tests.peers.step_peer": "it times PyTorch, too; a machine that tests is no place for that",
   "launch/demo.sh": "minutes; its script is checked by tests/test_readme.py, its parts are run one by one",
   "launch/environment.sh": "it installs; tests/run.sh begins with it",
