@@ -6,7 +6,7 @@ there; `Said.was_cut` tells.
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -209,18 +209,16 @@ def _softmax(logits: Float[np.ndarray, "*rows labels"]) -> Float[np.ndarray, "*r
 def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np.ndarray]]]:
   """{head: its outputs for each row of each question}; rows of similar length are computed together."""
   rows = [row for one in asked for row in one]
-  order = sorted(range(len(rows)), key=lambda i: batches.num_tokens(rows[i]))
   found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
-  chunks = [order[first:first + ROWS[-1]] for first in range(0, len(order), ROWS[-1])]
+  chunks = batches.by_length(rows, ROWS[-1])
 
-  def computed() -> Iterator[dict[str, Array]]:
-    for chosen in chunks:
-      size = next(size for size in ROWS if size >= len(chosen))
-      length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
-      batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
-      yield _task_outputs(run.params, batch, run.network)
+  def compute(chosen: list[int]) -> dict[str, Array]:
+    size = next(size for size in ROWS if size >= len(chosen))
+    length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
+    batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
+    return _task_outputs(run.params, batch, run.network)
 
-  for chosen, outputs in zip(chunks, batches.one_ahead(computed()), strict=True):
+  for chosen, outputs in zip(chunks, batches.one_ahead(map(compute, chunks)), strict=True):
     for name, values in jax.device_get(outputs).items():
       for value, i in zip(values, chosen):
         found[name][i] = value

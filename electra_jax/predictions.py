@@ -1,6 +1,6 @@
 """What do the fine-tuned networks of several seeds answer, and how good is it? Every example counts exactly once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -59,21 +59,18 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
   Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.
   """
   size, rows = run.config.eval.batch_size, split.features
-  order = sorted(range(len(rows)), key=lambda i: batches.num_tokens(rows[i]))
-  parts, pad_id = [], run.start.tokenizer.pad_id
-  chunks = [order[first:first + size] for first in range(0, len(order), size)]
+  parts, chunks = [], batches.by_length(rows, size)
 
-  def computed() -> Iterator[dict[str, Array]]:
-    for chosen in chunks:
-      length = batches.length_of([rows[chosen[-1]]], run.config.task)
-      batch = batches.collate([rows[i] for i in chosen], size, length, pad_id, run.task.head)
-      yield outputs_of(params, put(batch, run.mesh, row_axis=0))
+  def compute(chosen: list[int]) -> dict[str, Array]:
+    length = batches.length_of([rows[chosen[-1]]], run.config.task)
+    batch = batches.collate([rows[i] for i in chosen], size, length, run.start.tokenizer.pad_id, run.task.head)
+    return outputs_of(params, put(batch, run.mesh, row_axis=0))
 
-  for chosen, outputs in zip(chunks, batches.one_ahead(computed()), strict=True):
+  for chosen, outputs in zip(chunks, batches.one_ahead(map(compute, chunks)), strict=True):
     outputs = jax.device_get(outputs)
     parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]
               for seed in range(len(next(iter(outputs.values()))))]
-  num_seeds = len(parts) // -(-len(order) // size)
+  num_seeds, order = len(parts) // len(chunks), [i for chosen in chunks for i in chosen]
   return [gather([row for part in parts[seed::num_seeds] for row in part], order, run.config.task.max_length)
           for seed in range(num_seeds)]
 

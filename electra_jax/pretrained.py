@@ -94,10 +94,8 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
     return {"encoder": _init_parts(rng, transformer, head_names)}
   shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
   heads = {name for name in shapes if name.endswith("_head")}
-  wanted = {sharding.path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(
-    {name: value for name, value in shapes.items() if name not in heads})}
-  given = {sharding.path_name(path): leaf.shape
-           for path, leaf in jax.tree_util.tree_leaves_with_path(pretrained.encoder)}
+  wanted, given = ({path: leaf.shape for path, leaf in sharding.by_path(tree).items()} for tree in (
+    {name: value for name, value in shapes.items() if name not in heads}, pretrained.encoder))
   if wanted != given:
     odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),

@@ -88,7 +88,7 @@ def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
   batch = {"input_ids": ids, "token_type_ids": ids, "attention_mask": jnp.ones((1, 8), bool)}
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, method=lambda module, batch: module.touch(
     batch, module.token_table())))["params"]
-  paths = {sharding.path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
+  paths = {path: leaf.shape for path, leaf in sharding.by_path(shapes).items()}
   found = mapping.from_hf(weights.tensors, paths, weights.config["model_type"])
   return jax.tree_util.tree_map_with_path(lambda path, _: np.asarray(found[sharding.path_name(path)], np.float32),
                                           shapes)

@@ -136,6 +136,11 @@ def path_name(path: tuple) -> str:
   return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
+def by_path(tree) -> dict:
+  """{`path_name`: leaf}, in the tree's order."""
+  return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def parameter_shardings(params, mesh: Mesh):
   """A NamedSharding for every parameter (arrays or shapes).
 

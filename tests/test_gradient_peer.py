@@ -1,16 +1,12 @@
 """Are a batch's losses and gradients PyTorch's? The whole objectives, on shards, with random parameters."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from electra_jax import checkpoints, inputs
 from electra_jax import config as config_lib
-from electra_jax.tools import import_weights
-from electra_jax.train_state import TrainState
+from electra_jax import inputs
 from tests import small_runs
 from tests.peers import gradient_peer
+from tests.workdirs import save_random_params
 
 NARROW = {"model__embedding_size": 16}  # a projection: all networks are transformers' ELECTRA
 BERT = {"data__masking__policy": "bert"}
@@ -35,12 +31,7 @@ def make_run(root, name):
   config = config_lib.resolve(given)
   place.run.mkdir()
   config_lib.save(str(place.run / "config.json"), given, config)
-  tokenizer, rng = inputs.open_data(config, str(place.run)).tokenizer, np.random.default_rng(3)
-  shapes = jax.eval_shape(import_weights.initial_params(config, tokenizer))
-  params = jax.tree.map(lambda one: 0.2 * rng.standard_normal(one.shape).astype(np.float32), shapes)
-  saved = checkpoints.Checkpoints(str(place.run), config.checkpoint)
-  saved.save(TrainState(jnp.int32(3), params, {}), 3)
-  saved.close()
+  save_random_params(str(place.run), config, inputs.open_data(config, str(place.run)).tokenizer, step=3)
   return str(place.run)
 
 

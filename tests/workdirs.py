@@ -10,11 +10,21 @@ from electra_jax import checkpoints, objectives
 from electra_jax import config as config_lib
 from electra_jax.data import sentences, tokenizers
 from electra_jax.models.bert import make_transformer_config
+from electra_jax.tools import import_weights
 from electra_jax.train_state import TrainState
 
 TEXT = ["the cat sat on the mat, and looked at the rain.", "rain fell on the roof all day (and all night).",
         "a dog came in, wet and glad.", "nobody had seen the dog before?", "the cat left the mat to the dog."]
 STEPS = (20, 40)
+
+
+def save_random_params(workdir: str, config, tokenizer, step: int) -> None:
+  """A checkpoint of the config's networks with normal parameters of deviation 0.2: no zeros, no ones."""
+  shapes, rng = jax.eval_shape(import_weights.initial_params(config, tokenizer)), np.random.default_rng(3)
+  params = jax.tree.map(lambda one: 0.2 * rng.standard_normal(one.shape).astype(np.float32), shapes)
+  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
+  saved.save(TrainState(jnp.int32(step), params, {}), step)
+  saved.close()
 
 
 def make_workdir(root: pathlib.Path, recipe, kind: str) -> str:

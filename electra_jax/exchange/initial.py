@@ -41,7 +41,7 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
   Raises:
     UserError: names every tensor that is missing or has another shape; or nothing fits.
   """
-  flat = {sharding.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = sharding.by_path(params)
   places = _places(weights, list(params))
   found, unused, fresh = {}, [name for name in weights if name not in places.values()], []
   for network in params:

@@ -113,7 +113,7 @@ def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
 
 
 def load(path: str) -> list[dict]:
-  """The rows of docs/results/evidence.json; none where it does not exist.
+  """The rows of a file of figures, as docs/results/evidence.json; none where it does not exist.
 
   Raises:
     UserError: it is damaged.

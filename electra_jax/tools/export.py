@@ -50,8 +50,6 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
       the disk refuses.
   """
-  import jax
-
   from electra_jax import checkpoints, sharding
 
   if file_format not in WRITERS:
@@ -59,7 +57,7 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step, part=part)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
-  flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = {path: np.asarray(leaf) for path, leaf in sharding.by_path(params).items()}
   with new_folder(out) as partial:
     names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat))
   return Exported([os.path.normpath(os.path.join(out, name)) for name in names], left_out)

@@ -30,7 +30,7 @@ from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
 from electra_jax.tools import export
-from tests.peers import step_peer
+from tests.peers import step_peer, torch_losses
 
 KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
 GATE = "encoder/copy_head/output"  # All-Tokens MLM's; transformers has no place for it
@@ -59,10 +59,6 @@ def without_dropout(workdir: str) -> FrozenConfigDict:
     network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})
   config.train.compute_dtype, config.train.kernels = "float32", "xla"
   return FrozenConfigDict(config)
-
-
-def flat(tree) -> dict[str, np.ndarray]:
-  return {sharding.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def joined(networks: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -106,48 +102,37 @@ def ours(config, source: export.Source, params, batch, token_counts) -> tuple[Si
 
   pairs, gradients, read = jax.device_get(compute(params, batch))
   losses = {name: float(total / weight) for name, (total, weight) in pairs.items() if name.endswith("/loss")}
-  return Side(losses, by_their_names(source._replace(params=flat(gradients)))), read
+  return Side(losses, by_their_names(source._replace(params=sharding.by_path(gradients)))), read
 
 
 # ---- theirs ----
 
 
 def mlm_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
-  """Cross-entropy at the masked positions of a text with masks or replacements."""
-  encoder, head = step_peer.parts_of(network)
-  is_target = rows["masked_weights"] > 0
-  places = rows["masked_positions"][..., None].expand(-1, -1, encoder.config.hidden_size)
-  logits = head(encode(encoder, read, rows).gather(1, places))
-  return functional.cross_entropy(logits[is_target], rows["masked_ids"][is_target])
-
-
-def encode(encoder, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
-  return encoder(input_ids=read, attention_mask=rows["attention_mask"],
-                 token_type_ids=rows["token_type_ids"]).last_hidden_state
+  """Of a text with masks or replacements."""
+  return torch_losses.masked_loss(torch_losses.masked_logits(network, read, rows), rows)
 
 
 def nsp_loss(network, rows: dict[str, torch.Tensor]) -> torch.Tensor:
   """Of BertForPreTraining, over the rows that have a label."""
   is_pair = rows["nsp_label"] >= 0
-  hidden = encode(network.bert, rows["masked_input_ids"], rows)
+  hidden = torch_losses.encode(network.bert, rows["masked_input_ids"], rows)
   logits = network.cls.seq_relationship(network.bert.pooler(hidden))
   return functional.cross_entropy(logits[is_pair], rows["nsp_label"][is_pair])
 
 
 def rtd_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor], masked_only: bool) -> torch.Tensor:
   """Over all real tokens, or over those that were masked."""
-  judged = rows["attention_mask"] > 0
+  asked = rows["attention_mask"] > 0
   if masked_only:
-    counts = torch.zeros(read.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"])
-    judged = counts > 0
-  logits = network(input_ids=read, attention_mask=rows["attention_mask"], token_type_ids=rows["token_type_ids"]).logits
-  return functional.binary_cross_entropy_with_logits(logits[judged], (read != rows["input_ids"])[judged].float())
+    asked = torch.zeros(read.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"]) > 0
+  return functional.binary_cross_entropy_with_logits(*torch_losses.judge(network, read, rows, asked))
 
 
 def all_tokens_loss(network, gate: dict[str, torch.Tensor], read: torch.Tensor, rows: dict[str, torch.Tensor]):
   """-log(D [the input is the original] + (1 - D) softmax), a mean over all real tokens."""
   encoder, head = step_peer.parts_of(network)
-  hidden = encode(encoder, read, rows)
+  hidden = torch_losses.encode(encoder, read, rows)
   copied = torch.sigmoid(hidden @ gate[f"{GATE}/kernel"] + gate[f"{GATE}/bias"])[..., 0]
   chosen = head(hidden).softmax(-1).gather(-1, rows["input_ids"][..., None])[..., 0]
   likelihood = copied * (read == rows["input_ids"]) + (1 - copied) * chosen
@@ -160,9 +145,8 @@ def theirs(config, source: export.Source, batch, read: np.ndarray) -> Side:
     networks = {name: load(place) for name, place in write(folder, source).items()}
   gate = {path: torch.tensor(value, requires_grad=True) for path, value in source.params.items()
           if path.startswith(GATE)}
-  rows = {name: torch.from_numpy(np.array(value)) for name, value in batch.items()}
-  rows = {name: value if value.is_floating_point() else value.long() for name, value in rows.items()}
-  text, c = torch.from_numpy(np.array(read)).long(), config.objective
+  rows, c = torch_losses.tensors(batch), config.objective
+  text = torch.from_numpy(np.array(read)).long()
   generator = networks.get("generator")
   kept = next(network for name, network in networks.items() if name != "generator")
   if generator is not None:
@@ -200,7 +184,7 @@ def compare(workdir: str) -> tuple[int, Side, Side, dict[str, float]]:
   step, params = checkpoints.load_params(workdir)
   data = inputs.open_data(config_lib.load(workdir), workdir)
   batch = data.batch_at(min(step, config.train.num_steps - 1))
-  source = export.Source(workdir, config, step, data.tokenizer, flat(params))
+  source = export.Source(workdir, config, step, data.tokenizer, sharding.by_path(jax.device_get(params)))
   mine, read = ours(config, source, params, batch, data.token_counts)
   peer = theirs(config, source, batch, read)
   if mine.gradients.keys() != peer.gradients.keys() or mine.losses.keys() != peer.losses.keys():

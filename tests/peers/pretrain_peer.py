@@ -16,27 +16,22 @@ from sklearn.metrics import roc_auc_score
 
 from electra_jax import config as config_lib
 from electra_jax import inputs, metrics, optim
-from tests.peers import step_peer
+from tests.peers import step_peer, torch_losses
 
 
-def losses(networks, batch: dict[str, torch.Tensor]):
+def losses(networks, rows: dict[str, torch.Tensor]):
   """(generator's loss, discriminator's, its logits and labels of the real tokens)."""
   generator, discriminator = networks
-  ids, positions = batch["input_ids"].long(), batch["masked_positions"].long()
-  real = {"attention_mask": batch["attention_mask"].long(), "token_type_ids": batch["token_type_ids"].long()}
-  hidden = generator.electra(input_ids=batch["masked_input_ids"].long(), **real).last_hidden_state
-  hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1]))
-  logits = generator.generator_lm_head(generator.generator_predictions(hidden))
-  is_target = batch["masked_weights"] > 0
-  mlm_loss = torch.nn.functional.cross_entropy(logits[is_target], batch["masked_ids"].long()[is_target])
+  ids, positions, is_target = rows["input_ids"], rows["masked_positions"], rows["masked_weights"] > 0
+  logits = torch_losses.masked_logits(generator, rows["masked_input_ids"], rows)
   with torch.no_grad():
     sampled = torch.distributions.Categorical(logits=logits).sample()
-    rows = torch.arange(len(ids))[:, None].expand_as(positions)
     corrupted = ids.clone()
-    corrupted[rows[is_target], positions[is_target]] = sampled[is_target]
-  judged = discriminator(input_ids=corrupted, **real).logits[real["attention_mask"] > 0]
-  is_replaced = (corrupted != ids)[real["attention_mask"] > 0].float()
-  return mlm_loss, torch.nn.functional.binary_cross_entropy_with_logits(judged, is_replaced), judged, is_replaced
+    corrupted[torch.arange(len(ids))[:, None].expand_as(positions)[is_target], positions[is_target]] = (
+      sampled[is_target])
+  judged, is_replaced = torch_losses.judge(discriminator, corrupted, rows, rows["attention_mask"] > 0)
+  rtd_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged, is_replaced)
+  return torch_losses.masked_loss(logits, rows), rtd_loss, judged, is_replaced
 
 
 def make_optimizer(networks, config) -> torch.optim.Optimizer:
@@ -68,8 +63,7 @@ def main() -> None:
   parameters = [p for group in optimizer.param_groups for p in group["params"]]
   window, judged, is_replaced = [], [], []
   for step in range(1, max(ours, default=0) + 1):
-    batch = {name: torch.from_numpy(np.asarray(value)) for name, value in batch_at(step - 1).items()}
-    mlm_loss, rtd_loss, logits, labels = losses(networks, batch)
+    mlm_loss, rtd_loss, logits, labels = losses(networks, torch_losses.tensors(batch_at(step - 1)))
     for group in optimizer.param_groups:
       group["lr"] = float(rate_at(step - 1))
     optimizer.zero_grad()

@@ -10,11 +10,12 @@ docs/results/speed.json.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from electra_jax.tools import evidence_report
 
 FAITHFUL, WITHOUT = "faithful", "no attention dropout"  # recipes
 
@@ -76,19 +77,13 @@ def row_of(point: Point, recipe: str, said: dict) -> dict:
 
 def measure(out: str, only: str, run: Callable[[Sequence[str]], dict] = time_both) -> list[dict]:
   """Times what `out` has not, and returns all its rows."""
-  rows = []
-  os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-  if os.path.exists(out):
-    with open(out, encoding="utf-8") as file:
-      rows = json.load(file)
+  rows = evidence_report.load(out)
   work = [(point, recipe) for point in POINTS for recipe in point.recipes
           if only in point.name and (point.name, recipe) not in {(row["point"], row["recipe"]) for row in rows}]
   for number, (point, recipe) in enumerate(work, 1):
     print(f"[{number}/{len(work)}] {point.name}, {recipe}", flush=True)
     rows.append(row_of(point, recipe, run(arguments_of(point, recipe))))
-    with open(f"{out}.partial", "w", encoding="utf-8") as file:
-      file.write("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-    os.replace(f"{out}.partial", out)
+    evidence_report.save(out, rows)
   return rows
 
 

@@ -26,7 +26,7 @@ from electra_jax.tasks import HEADS
 from electra_jax.tools import export, import_weights
 from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.train_state import TrainState
-from tests.workdirs import TEXT
+from tests.workdirs import TEXT, save_random_params
 
 RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
   "electra": (tiny, {}, "sentencepiece", {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
@@ -62,11 +62,7 @@ def workdir_of(tmp_path_factory):
       config = config_lib.resolve(given)
       config_lib.save(str(workdir / "config.json"), given, config)
       tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, iter(TEXT * 20), str(workdir / "tokenizer"), seed=0)
-      shapes, rng = jax.eval_shape(import_weights.initial_params(config, tokenizer)), np.random.default_rng(3)
-      params = jax.tree.map(lambda s: 0.2 * rng.standard_normal(s.shape).astype(np.float32), shapes)
-      saved = checkpoints.Checkpoints(str(workdir), config.checkpoint)
-      saved.save(TrainState(jnp.int32(7), params, {}), 7)
-      saved.close()
+      save_random_params(str(workdir), config, tokenizer, step=7)
       made[name] = str(workdir)
     return made[name]
 

@@ -1,0 +1,41 @@
+"""What do transformers' networks lose on a batch of ours? The parts that the peers of pre-training share."""
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tests.peers import step_peer
+
+
+def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+  """A batch with the types that torch's indexing and embeddings want."""
+  rows = {name: torch.from_numpy(np.array(value)) for name, value in batch.items()}
+  return {name: value if value.is_floating_point() else value.long() for name, value in rows.items()}
+
+
+def inputs(read: torch.Tensor, rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+  """The arguments of a network that reads this text."""
+  return {"input_ids": read, "attention_mask": rows["attention_mask"], "token_type_ids": rows["token_type_ids"]}
+
+
+def encode(encoder, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  """[batch, length, hidden]"""
+  return encoder(**inputs(read, rows)).last_hidden_state
+
+
+def masked_logits(network, read: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  """A masked LM's logits [batch, predictions, vocab] of a text with masks or replacements."""
+  encoder, head = step_peer.parts_of(network)
+  places = rows["masked_positions"][..., None].expand(-1, -1, encoder.config.hidden_size)
+  return head(encode(encoder, read, rows).gather(1, places))
+
+
+def masked_loss(logits: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+  """Mean cross-entropy over the masked positions."""
+  is_target = rows["masked_weights"] > 0
+  return functional.cross_entropy(logits[is_target], rows["masked_ids"][is_target])
+
+
+def judge(network, read: torch.Tensor, rows: dict[str, torch.Tensor], asked: torch.Tensor):
+  """A discriminator's logits of the tokens that it is asked about, and 1.0 for those that were replaced."""
+  return network(**inputs(read, rows)).logits[asked], (read != rows["input_ids"])[asked].float()
