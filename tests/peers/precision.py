@@ -4,8 +4,9 @@
   python -m tests.peers.precision OUT --recipe=configs/small.py --set=data.path=/path/to/text
 
 Trains a recipe with several seeds both ways; the same seed means the same data, masks, initial weights and dropout.
-Prints, window by window, both losses, how far the two precisions are apart and how far two seeds are, and draws all
-curves. By default the demo's ELECTRA, with widths and dropout that the kernels take. The same command goes on.
+Prints, window by window, both losses, how far the two precisions are apart (mean of the seeds and its standard error)
+and how far two seeds are (standard deviation), and draws all curves. By default the demo's ELECTRA, with widths and
+dropout that the kernels take. The same command goes on.
 """
 
 import argparse
@@ -43,16 +44,20 @@ def curves(out: str, seeds: range, loss: str) -> dict[str, list[dict[int, float]
 
 
 def table(found: dict[str, list[dict[int, float]]], windows: int) -> str:
-  """A line for each window of the run: means of both ways, mean difference of a seed's two runs, spread of seeds."""
+  """A line for each window of the run: means of both ways, difference of a seed's two runs, spread of the seeds."""
+  def deviation(values):
+    return statistics.stdev(values) if len(values) > 1 else float("nan")
+
   steps = sorted(set.intersection(*(set(run) for runs in found.values() for run in runs)))
-  lines = ["  updates          float32  bfloat16  difference  between seeds"]
+  lines = ["  updates          float32  bfloat16          difference  between seeds"]
   for number in range(windows):
     part = steps[number * len(steps) // windows:(number + 1) * len(steps) // windows]
     reference, half = ([statistics.fmean(run[step] for step in part) for run in found[way]] for way in WAYS)
-    spread = statistics.stdev(reference) if len(reference) > 1 else float("nan")
     differences = [b - a for a, b in zip(reference, half, strict=True)]
+    error = deviation(differences) / len(differences) ** 0.5
     lines.append(f"  {part[0]:>6,} to {part[-1]:>6,} {statistics.fmean(reference):>8.4f} "
-                 f"{statistics.fmean(half):>9.4f} {statistics.fmean(differences):>+11.4f} {spread:>14.4f}")
+                 f"{statistics.fmean(half):>9.4f} {statistics.fmean(differences):>+9.4f} +- {error:.4f} "
+                 f"{deviation(reference):>14.4f}")
   return "\n".join(lines)
 
 

@@ -1,37 +1,56 @@
-"""Does PyTorch learn the same from the same batches? ELECTRA pre-trained by transformers on a run's own shards.
+"""Does PyTorch learn the same from the same batches? ELECTRA or BERT pre-trained by transformers on a run's own shards.
 
   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
   python -m tests.peers.pretrain_peer runs/tiny
+  python -m tests.peers.pretrain_peer runs/tiny --save=runs/peer      then, with GLUE's folders in DATA:
+  python -m electra_jax.tools.glue_sweep --init_from=runs/peer --data_dir=DATA --out=runs/peer_glue
 
 Reads the config, the tokenizer and the batches of a workdir, builds the networks anew and trains them with torch's
-AdamW: the same rows, masks, rates and weights of the losses; other initial draws, samples and dropout. It prints, for
-each window of the run's log, our losses beside its own. On a CPU in float32, so for small models only.
+AdamW: the same rows, masks, rates and weights of the losses; other initial draws, samples and dropout. It prints our
+losses beside its own, means over the same updates. On a CPU in float32, so for small models only; on a GPU in the
+run's precision.
 """
 
 import argparse
+import collections
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
 from electra_jax import config as config_lib
 from electra_jax import inputs, metrics, optim
+from electra_jax.data import corpus
 from tests.peers import step_peer, torch_losses
 
 
-def losses(networks, rows: dict[str, torch.Tensor]):
-  """(generator's loss, discriminator's, its logits and labels of the real tokens)."""
+def mlm_losses(networks, rows: dict[str, torch.Tensor]):
+  """({name: loss}, None) of BERT."""
+  logits = torch_losses.masked_logits(networks[0], rows["masked_input_ids"], rows)
+  return {"mlm/loss": torch_losses.masked_loss(logits, rows)}, None
+
+
+def rtd_losses(networks, rows: dict[str, torch.Tensor]):
+  """({name: loss}, the discriminator's logits and labels of the real tokens) of ELECTRA."""
   generator, discriminator = networks
   ids, positions, is_target = rows["input_ids"], rows["masked_positions"], rows["masked_weights"] > 0
   logits = torch_losses.masked_logits(generator, rows["masked_input_ids"], rows)
   with torch.no_grad():
-    sampled = torch.distributions.Categorical(logits=logits).sample()
-    corrupted = ids.clone()
-    corrupted[torch.arange(len(ids))[:, None].expand_as(positions)[is_target], positions[is_target]] = (
-      sampled[is_target])
+    sampled = torch.distributions.Categorical(logits=logits.float()).sample()
+    # A slot without a target points at position 0, and must not overwrite what another slot puts there.
+    places = torch.where(is_target, positions, ids.shape[1])
+    wider = torch.nn.functional.pad(ids, (0, 1))
+    corrupted = wider.scatter(1, places, sampled)[:, :-1]
   judged, is_replaced = torch_losses.judge(discriminator, corrupted, rows, rows["attention_mask"] > 0)
-  rtd_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged, is_replaced)
-  return torch_losses.masked_loss(logits, rows), rtd_loss, judged, is_replaced
+  rtd_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged.float(), is_replaced)
+  return {"mlm/loss": torch_losses.masked_loss(logits, rows), "rtd/loss": rtd_loss}, (judged, is_replaced)
+
+
+LOSSES = {"mlm": mlm_losses, "rtd": rtd_losses}
 
 
 def make_optimizer(networks, config) -> torch.optim.Optimizer:
@@ -44,42 +63,97 @@ def make_optimizer(networks, config) -> torch.optim.Optimizer:
   return torch.optim.AdamW([
     {"params": [p for name, p in named if not plain(name)], "weight_decay": c.weight_decay_rate},
     {"params": [p for name, p in named if plain(name)], "weight_decay": 0.0}],
-    betas=(c.beta1, c.beta2), eps=c.epsilon)
+    betas=(c.beta1, c.beta2), eps=c.epsilon, fused=torch.cuda.is_available())
+
+
+class Trained:
+  """The networks of a run's recipe, trained by PyTorch on the run's batches."""
+
+  def __init__(self, config, workdir: str, device: str):
+    self.config, self.device, self.half = config, device, config.train.compute_dtype == "bfloat16"
+    self.batch_at = inputs.open_data(config, workdir).batch_at
+    self.networks = [network.to(device).train() for network in step_peer.make_networks(config)]
+    self.optimizer = make_optimizer(self.networks, config)
+    self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+    _, self.rate_at = optim.make(config.optimizer, config.train.num_steps)
+    self.weights = {"mlm/loss": config.objective.mlm_weight if len(self.networks) > 1 else 1.0,
+                    "rtd/loss": config.objective.rtd_weight}
+
+  def rows(self, step: int) -> dict[str, torch.Tensor]:
+    """The batch of a step, on the device."""
+    return {name: value.to(self.device) for name, value in torch_losses.tensors(self.batch_at(step)).items()}
+
+  def update(self, rows: dict[str, torch.Tensor], rate: float):
+    """One update; what its objective's losses are, and its answers."""
+    with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.half and self.device == "cuda"):
+      found, answers = LOSSES[self.config.objective.name](self.networks, rows)
+    for group in self.optimizer.param_groups:
+      group["lr"] = rate
+    self.optimizer.zero_grad()
+    sum(self.weights[name] * loss for name, loss in found.items()).backward()
+    if self.config.optimizer.clip_norm:
+      torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm)
+    self.optimizer.step()
+    return {name: loss.detach() for name, loss in found.items()}, answers
+
+  def train(self, num_steps: int):
+    """Yields (step, losses, answers) after each update; the next batch is drawn meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+      following = pool.submit(self.rows, 0)
+      for step in range(num_steps):
+        rows, following = following.result(), pool.submit(self.rows, min(step + 1, num_steps - 1))
+        yield step + 1, *self.update(rows, float(self.rate_at(step)))
+
+
+def line(step: int, ours: list[dict], theirs: list[dict[str, torch.Tensor]], answers) -> str:
+  """Means of both sides since the last line, and the peer's AUC over the latest answers."""
+  parts = []
+  for name in theirs[0]:
+    mine, peer = np.mean([row[name] for row in ours]), torch.stack([losses[name] for losses in theirs]).mean()
+    parts.append(f"{name}: ours {mine:.4f}, peer {float(peer):.4f}")
+  if answers:
+    judged, labels = (torch.cat(values).float().cpu().numpy() for values in zip(*answers, strict=True))
+    parts.append(f"(AUC {roc_auc_score(labels, judged):.3f})")
+  return "  ".join([f"step {step:7,}", *parts])
+
+
+def save(network: torch.nn.Module, workdir: str, folder: str) -> None:
+  """The kept network as transformers stores it, with the run's vocabulary: a task.init_from."""
+  network.save_pretrained(folder)
+  shutil.copytree(os.path.join(workdir, corpus.TOKENIZER_FOLDER), folder, dirs_exist_ok=True)
 
 
 def main() -> None:
-  """Prints a line for each window."""
+  """Trains, prints a line for each window."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdir")
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--lines", type=int, default=100, help="at most so many; each is a mean of windows of the log")
+  parser.add_argument("--save", default="", metavar="FOLDER", help="for the trained discriminator, or BERT")
   options = parser.parse_args()
+  jax.config.update("jax_platforms", "cpu")  # the device is PyTorch's
   torch.manual_seed(options.seed)
   config = config_lib.load(options.workdir)
-  batch_at = inputs.open_data(config, options.workdir).batch_at
-  ours = {row["step"]: row for row in metrics.read_rows(options.workdir) if row["split"] == "train"}
-  _, rate_at = optim.make(config.optimizer, config.train.num_steps)
-  networks = [network.train() for network in step_peer.make_networks(config)]
-  optimizer = make_optimizer(networks, config)
-  parameters = [p for group in optimizer.param_groups for p in group["params"]]
-  window, judged, is_replaced = [], [], []
-  for step in range(1, max(ours, default=0) + 1):
-    mlm_loss, rtd_loss, logits, labels = losses(networks, torch_losses.tensors(batch_at(step - 1)))
-    for group in optimizer.param_groups:
-      group["lr"] = float(rate_at(step - 1))
-    optimizer.zero_grad()
-    (config.objective.mlm_weight * mlm_loss + config.objective.rtd_weight * rtd_loss).backward()
-    if config.optimizer.clip_norm:
-      torch.nn.utils.clip_grad_norm_(parameters, config.optimizer.clip_norm)
-    optimizer.step()
-    window.append((float(mlm_loss), float(rtd_loss)))
-    judged.append(logits.detach().numpy())
-    is_replaced.append(labels.numpy())
-    if step in ours:
-      theirs = np.mean(window, axis=0)
-      auc = roc_auc_score(np.concatenate(is_replaced), np.concatenate(judged))
-      print(f"step {step:6d}  generator: ours {ours[step]['mlm/loss']:.4f}, peer {theirs[0]:.4f}  discriminator: ours "
-            f"{ours[step]['rtd/loss']:.4f}, peer {theirs[1]:.4f} (AUC {auc:.3f})", flush=True)
-      window, judged, is_replaced = [], [], []
+  if config.objective.name not in LOSSES:
+    raise SystemExit(f"The peer trains {', '.join(LOSSES)}, not {config.objective.name}.")
+  trained = Trained(config, options.workdir, "cuda" if torch.cuda.is_available() else "cpu")
+  rows = {row["step"]: row for row in metrics.read_rows(options.workdir) if row["split"] == "train"}
+  logged = sorted(rows)
+  ends = set(logged[::-1][::max(1, -(-len(logged) // options.lines))])
+  ours, theirs, answers = [], [], collections.deque(maxlen=50)
+  for step, losses, answer in trained.train(max(logged, default=0)):
+    theirs.append(losses)
+    if answer:
+      answers.append(tuple(value.detach() for value in answer))
+    if step in rows:
+      ours.append(rows[step])
+    if step in ends:
+      print(line(step, ours, theirs, answers), flush=True)
+      ours, theirs = [], []
+      answers.clear()
+  if options.save:
+    save(trained.networks[-1], options.workdir, options.save)
+    print(options.save)
 
 
 if __name__ == "__main__":

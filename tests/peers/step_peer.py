@@ -40,12 +40,16 @@ def make_networks(config) -> list[torch.nn.Module]:
     return ({name: config.model[name] for name in same} | {name: of[name] for name in own}
             | {"vocab_size": config.model.vocab_size, "attn_implementation": "sdpa"})
 
+  width = config.model.embedding_size
+  if config.objective.name == "mlm" and width != config.model.hidden_size:  # transformers' BERT has no projection
+    network = transformers.ElectraForMaskedLM(transformers.ElectraConfig(embedding_size=width, **sizes(config.model)))
+    network.generator_lm_head.weight = network.electra.embeddings.word_embeddings.weight
+    return [network]
   if config.objective.name == "mlm":
     return [transformers.BertForMaskedLM(transformers.BertConfig(**sizes(config.model)))]
   if config.objective.name != "rtd" or config.objective.weight_tying not in ("token_embeddings", "embeddings"):
     raise SystemExit("The peer has BERT (mlm) and ELECTRA (rtd) with shared token tables or embeddings, not "
                      f"{config.objective.name} with weight_tying={config.objective.weight_tying}.")
-  width = config.model.embedding_size
   generator = transformers.ElectraForMaskedLM(
     transformers.ElectraConfig(embedding_size=width, **sizes(config.generator)))
   discriminator = transformers.ElectraForPreTraining(
