@@ -14,6 +14,7 @@
 #   VOCABULARY=...     a published vocab.txt; by default a WordPiece vocabulary is trained on DATA.
 #   OUT=runs/evidence  the runs and evidence.json.   SHARDS=OUT/data  the packed text, shared by all claims.
 #   DEVICES=0,1        GPUs: a model trains on each. By default all of them.
+#   --pretrainings=3   each model with three seeds: the table has their mean and standard deviation.
 #   PYTHON=...         another interpreter than .venv's.
 #
 # Kill it at any moment: the same command goes on, what is finished is not run again. When a claim has been run,

@@ -34,13 +34,17 @@ task, which is all of CoLA, MRPC, STS-B and RTE.
 Models that share a device (--devices=0,0) say nothing of their speed: time each alone with electra_jax.tools.bench and
 give --speed for the rows of equal time.
 
+Pre-training has its own chance, and with a small budget it can be larger than that of fine-tuning: --pretrainings=3
+makes each model with three seeds, and the table tells their mean and standard deviation.
+
 Kill it at any moment, or set --train_seconds and --glue_seconds: the same command goes on, and what is finished is not
 run again, by no other claim either. With another --glue_set, --seeds or --max_train_examples the same models are
 fine-tuned anew in folders of their own, and the figures are those of the latest command.
 
-OUT/models/RECIPE-STEPS/pretrain is a workdir, glue/ and the like beside it are the sweeps, OUT/evidence.json has all
-figures so far, written after every stage. `publish` merges them into docs/results/evidence.json, draws
-docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md says is put below its table."""
+OUT/models/RECIPE-STEPS/pretrain is a workdir (RECIPE-STEPS-seed_N has further pre-trainings), glue/ and the like beside
+it are the sweeps, OUT/evidence.json has all figures so far, written after every stage. `publish` merges them into
+docs/results/evidence.json, draws docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md
+says is put below its table."""
 
 CLAIM_FILE = "claim.json"  # in a claim's folder: what it was run with
 COMMAND_VARIABLE = "EVIDENCE_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
@@ -71,7 +75,8 @@ def chosen(arguments: list[str]) -> list[str]:
 def plan(arguments: list[str]) -> None:
   """Prints each run with its steps."""
   for name in chosen(arguments):
-    print(claims.describe(name, claims.plan(name, FLAGS.out or "", FLAGS.flops, FLAGS.set)))
+    print(claims.describe(name, claims.plan(name, FLAGS.out or "", FLAGS.flops, FLAGS.set,
+                                            pretrainings=FLAGS.pretrainings)))
 
 
 def run(arguments: list[str]) -> None:
@@ -121,7 +126,7 @@ def record(name: str) -> None:
   """
   path, flops = os.path.join(FLAGS.out, name, CLAIM_FILE), FLAGS.flops or claims.CLAIMS[name].flops
   speeds = given_speeds(name) or (read_facts(FLAGS.out, name).get("speeds", {}) if os.path.exists(path) else {})
-  facts = {"speeds": speeds, "flops": flops, "settings": list(FLAGS.set),
+  facts = {"speeds": speeds, "flops": flops, "settings": list(FLAGS.set), "pretrainings": FLAGS.pretrainings,
            "fine_tuning": runs.fine_tuning_folder(place()),
            "command": os.environ.get(COMMAND_VARIABLE) or command_of(name, flops)}
   for other in recorded(FLAGS.out):
@@ -140,7 +145,8 @@ def record(name: str) -> None:
 
 def command_of(name: str, flops: float) -> str:
   """What repeats a claim, but for places."""
-  options = [f"--flops={flops:g}", *(f"--set={one}" for one in FLAGS.set), *runs.fine_tuning_flags(place())]
+  options = [f"--flops={flops:g}", *(f"--set={one}" for one in FLAGS.set), *runs.fine_tuning_flags(place()),
+             *[f"--pretrainings={FLAGS.pretrainings}"] * (FLAGS.pretrainings > 1)]
   return " ".join(["python -m electra_jax.tools.evidence run", name, *options])
 
 
@@ -188,7 +194,8 @@ def planned(out: str, name: str, only: Sequence[str] = ()) -> list[claims.Planne
     if speed:
       speeds[row.model.recipe] = row.config.train.batch_size * row.config.data.sequence_length / speed
   return [row._replace(fine_tuning=facts.get("fine_tuning", row.fine_tuning)) for row in claims.plan(
-    name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only)]
+    name, out, facts["flops"], facts["settings"], seconds_per_step=speeds, only=only,
+    pretrainings=facts.get("pretrainings", 1))]
 
 
 def collect(out: str) -> list[dict]:
@@ -196,7 +203,7 @@ def collect(out: str) -> list[dict]:
   found = []
   for name in recorded(out):
     command = read_facts(out, name)["command"]
-    found += [one for row in planned(out, name) for one in report.rows_of(name, row, command)]
+    found += [one for rows in claims.by_model(planned(out, name)) for one in report.figures_of(name, rows, command)]
   report.save(os.path.join(out, "evidence.json"), found)
   return found
 
@@ -251,6 +258,7 @@ def define_flags() -> None:
   flags.DEFINE_float("train_seconds", 0.0, "Stop each pre-training after so long, with a checkpoint; 0 = never.")
   flags.DEFINE_float("glue_seconds", 0.0, "Stop each model's fine-tunings after so long; 0 = never.")
   flags.DEFINE_integer("glue_at_once", defaults["glue_at_once"], "GLUE tasks that share a device.", lower_bound=1)
+  flags.DEFINE_integer("pretrainings", 1, "Of each model, with as many seeds.", lower_bound=1)
   flags.DEFINE_integer("seeds", defaults["num_seeds"], "Fine-tunings of each task.", lower_bound=1)
   flags.DEFINE_integer("max_train_examples", defaults["max_train_examples"], "Of each GLUE task; 0 = all.",
                        lower_bound=0)

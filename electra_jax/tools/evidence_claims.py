@@ -127,7 +127,8 @@ def claim_of(name: str) -> Claim:
 
 
 def plan(name: str, out: str, total_flops: float | None = None, settings: Sequence[str] = (), *,
-         seconds_per_step: dict[str, float] | None = None, only: Sequence[str] = ()) -> list[Planned]:
+         seconds_per_step: dict[str, float] | None = None, only: Sequence[str] = (),
+         pretrainings: int = 1) -> list[Planned]:
   """Every run of a claim with the steps that its budget pays for; nothing is written.
 
   A row of equal time is left out until `seconds_per_step` has its own speed and the other row's.
@@ -139,6 +140,7 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     settings: KEY=VALUE for every recipe.
     seconds_per_step: recipe -> what a step took, as far as it is known.
     only: names of recipes; () = all.
+    pretrainings: of each model, with as many seeds; the first ones of all models come first.
 
   Raises:
     UserError: the claim or a setting does not exist, or a recipe cannot be loaded.
@@ -167,7 +169,25 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     config = config_lib.resolve(given)
     folder = os.path.join(out, MODELS, f"{model.recipe.replace(':', '_')}-{steps}")  # claims share a model
     rows[model.name] = Planned(model, path, config, steps, flops.paper_flops(config).per_run, folder)
-  return [row for row in rows.values() if not only or row.model.recipe in only]
+  chosen = [row for row in rows.values() if not only or row.model.recipe in only]
+  return [_with_seed(row, number) for number in range(pretrainings) for row in chosen]
+
+
+def _with_seed(row: Planned, number: int) -> Planned:
+  """A model's pre-training from other initial weights, masks, order and dropout; number 0 is the recipe's own."""
+  if not number:
+    return row
+  seed = row.config.seed + number
+  return row._replace(config=FrozenConfigDict(row.config.to_dict() | {"seed": seed}),
+                      folder=f"{row.folder}-seed_{seed}")
+
+
+def by_model(rows: Sequence[Planned]) -> list[list[Planned]]:
+  """The pre-trainings of each model."""
+  found: dict[str, list[Planned]] = {}
+  for row in rows:
+    found.setdefault(row.model.name, []).append(row)
+  return list(found.values())
 
 
 def whole_dispatches(steps: int, config: FrozenConfigDict) -> int:
@@ -183,10 +203,11 @@ def describe(name: str, rows: Sequence[Planned]) -> str:
   claim = claim_of(name)
   lines = [f"{name} ({claim.source}): {claim.says}"]
   width = max((len(row.model.name) for row in rows), default=0)
-  for row in rows:
+  for row, *others in by_model(rows):
     tokens = row.num_steps * row.config.train.batch_size * row.config.data.sequence_length
     lines.append(f"  {row.model.name:{width}} {row.recipe:50} {row.num_steps:>9,} steps of "
-                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens")
+                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens"
+                 + f", {len(others) + 1} pre-trainings" * bool(others))
   if any(one.equal.startswith("seconds:") and one not in [row.model for row in rows] for one in claim.models):
     lines.append("  (rows of equal time follow when the speeds are measured)")
   return "\n".join(lines)

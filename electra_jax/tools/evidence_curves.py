@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from electra_jax import config as config_lib
 from electra_jax import figures, flops, metrics
 from electra_jax.tools import evidence_report as report
-from electra_jax.tools import evidence_runs
-from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned
+from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned, by_model
 
 
 def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
@@ -26,18 +25,24 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
       if points:
         owner = ", its generator" * (metric == "mlm/loss" and len(flops.NETWORKS[config.objective.name]) > 1)
         curves.setdefault(metric, []).append((row.model.name, owner, *zip(*points)))
-  scores = {row.model.name: report.glue_figures(evidence_runs.glue_folder(row, report.newest_sweep(row.sweeps)),
-                                                CLAIMS[name].tasks) for row in rows}
-  scores = {model: found for model, found in scores.items() if found}
+  scores = {}  # model -> metric of GLUE -> (percent, spread)
+  for own in by_model(rows):
+    for one in report.figures_of(name, own, ""):
+      if one["metric"].startswith("glue/"):
+        found = scores.setdefault(one["model"], {})
+        found[one["metric"].removeprefix("glue/")] = one["value"], one["spread"]
   if not curves and not scores:
     return False
   panels = len(curves) + bool(scores)
   figure = figures.new(6.0 * panels, 4.2)
-  colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)] for i, row in enumerate(rows)}
+  colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)]
+             for i, (row, *_) in enumerate(by_model(rows))}
   for number, (metric, lines) in enumerate(curves.items(), 1):
-    axes = figure.add_subplot(1, panels, number)
+    axes, named = figure.add_subplot(1, panels, number), set()
     for model, owner, x, y in lines:
-      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=model + owner)
+      label = None if model in named else model + owner  # once for all of its pre-trainings
+      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=label)
+      named.add(model)
     axes.set(title=f"held-out {report.HELDOUT[metric]}", xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
     figures.finish(axes)
   if scores:
@@ -46,7 +51,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     for number, (model, found) in enumerate(scores.items()):
       own = [(i + (number - (len(scores) - 1) / 2) * 0.12, *found[metric]) for i, metric in enumerate(names)
              if metric in found]
-      axes.errorbar([x for x, *_ in own], [value for _, value, *_ in own], [spread or 0.0 for _, _, spread, _ in own],
+      axes.errorbar([x for x, _, _ in own], [value for _, value, _ in own], [spread or 0.0 for _, _, spread in own],
                     fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
     axes.set(title="GLUE dev, percent", xticks=range(len(names)))
     axes.set_xticklabels([report.TITLES[metric] for metric in names], rotation=30)

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import scipy.stats
+
 from electra_jax import batch_schedule, flops, metrics, workdir
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
@@ -24,8 +26,30 @@ HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Re
 # ---- figures ----
 
 
+def figures_of(name: str, rows: Sequence[Planned], command: str) -> list[dict]:
+  """Every figure of a model over its pre-trainings.
+
+  Of one they are those of `rows_of`. Where several have a figure, `value` is their mean, `spread` their sample standard
+  deviation, `runs` has each of them, and `pretrainings` says how many there are.
+  """
+  found: dict[str, list[dict]] = {}
+  for row in rows:
+    for one in rows_of(name, row, command):
+      found.setdefault(one["metric"], []).append(one)
+  return [_over_pretrainings(each) for each in found.values()]
+
+
+def _over_pretrainings(each: Sequence[dict]) -> dict:
+  if len(each) == 1:
+    return each[0]
+  values = [one["value"] for one in each]
+  return each[0] | {"value": statistics.fmean(values), "spread": statistics.stdev(values),
+                    "runs": [round(value, 4) for value in values], "pretrainings": len(each),
+                    "minutes": round(statistics.fmean(one["minutes"] for one in each), 2)}
+
+
 def rows_of(name: str, row: Planned, command: str) -> list[dict]:
-  """Every figure of a model: GLUE scores in percent as medians over the seeds, and the last held-out metrics.
+  """Every figure of a pre-training: GLUE scores in percent as medians over the seeds, and the last held-out metrics.
 
   Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning.
   """
@@ -43,7 +67,7 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
   batches = batch_schedule.full_batches(config.train, steps)  # of full size
   facts = {"train_flops": flops.paper_flops(config).of_first(steps), "minutes": round(seconds / 60, 2),
            "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
-           "steps": steps, "planned_steps": config.train.num_steps,
+           "steps": steps, "planned_steps": config.train.num_steps, "pretrainings": 1,
            "tokens": round(batches * config.train.batch_size * config.data.sequence_length)}
 
   def figure(metric, value, spread=None, runs=None, paper=None):
@@ -150,10 +174,11 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
   """
   parts = [textwrap.fill(
     f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs are in "
-    "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning; each "
-    "model was pre-trained once. The papers' numbers are of models that were trained for far longer, most of them "
-    "larger, and fine-tuned on all of GLUE's training examples, ours on at most 12,000 of a task: the order is what "
-    "can be compared. Minutes are those of the training steps.", 125,
+    "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning of a "
+    "model that was pre-trained once; where a table counts pre-trainings, it is theirs, each the median of its seeds, "
+    "and that of a difference is the standard error. The papers' numbers are of models that were trained for far "
+    "longer, most of them larger, and fine-tuned on all of GLUE's training examples, ours on at most 12,000 of a "
+    "task: the order is what can be compared. Minutes are those of the training steps.", 125,
     break_long_words=False, break_on_hyphens=False), overview(rows)]
   for name, claim in CLAIMS.items():
     own = [row for row in rows if row["claim"] == name]
@@ -179,7 +204,9 @@ def table(claim: Claim, rows: Sequence[dict]) -> str:
   head = ["Model"]
   for metric in compared:
     head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
-  head += [TITLES[task] for task in others] + ["Held-out", "Steps", "Tokens", "FLOPs", "Minutes", "Card"]
+  several = any(_pretrainings(row) > 1 for row in rows)
+  head += [TITLES[task] for task in others] + ["Held-out"] + ["Pre-trainings"] * several
+  head += ["Steps", "Tokens", "FLOPs", "Minutes", "Card"]
   lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
   for model in claim.models:
     own = {row["metric"]: row for row in rows if row["model"] == model.name}
@@ -194,7 +221,8 @@ def table(claim: Claim, rows: Sequence[dict]) -> str:
                if f"heldout/{name}" in own]
     heldout[:1] = [f"generator's {heldout[0]}"] if len(heldout) > 1 else heldout[:1]
     steps = f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (first["steps"] < first["planned_steps"])
-    cells += [", ".join(heldout), steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
+    cells += [", ".join(heldout)] + [str(max(map(_pretrainings, own.values())))] * several
+    cells += [steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
               f"{first['minutes']:,.1f}", first["card"]]
     lines.append("| " + " | ".join(cells) + " |")
   return "\n".join(lines)
@@ -206,13 +234,14 @@ class Difference(NamedTuple):
   model: str
   first: str
   ours: float
-  noise: float  # of the two spreads; 0 where the metric is of one run
+  noise: float  # of the two spreads, of means' standard errors; 0 where the metric is of one run
   paper: float | None
+  limit: float = 2.0  # so many times the noise may be chance
 
   @property
   def is_noise(self) -> bool:
-    """Whether the seeds of fine-tuning alone may make it."""
-    return bool(self.noise) and abs(self.ours) <= 2 * self.noise
+    """Whether the seeds alone may make it."""
+    return bool(self.noise) and abs(self.ours) <= self.limit * self.noise
 
   @property
   def contradicts(self) -> bool:
@@ -234,8 +263,8 @@ def compare(claim: Claim, rows: Sequence[dict]) -> list[Difference]:
       a, b = by_model[model.name], by_model[first.name]
       papers = [model.paper.get(metric), first.paper.get(metric)]
       found.append(Difference(model.name, first.name, a["value"] - b["value"],
-                              math.hypot(a["spread"] or 0.0, b["spread"] or 0.0),
-                              None if None in papers else papers[0] - papers[1]))
+                              math.hypot(*((one["spread"] or 0.0) / _pretrainings(one) ** 0.5 for one in (a, b))),
+                              None if None in papers else papers[0] - papers[1], _limit(a, b)))
   return found
 
 
@@ -249,7 +278,7 @@ def differences(claim: Claim, rows: Sequence[dict]) -> list[str]:
       if not one.is_noise:
         said += ": the other sign" if one.contradicts else ": the same sign"
     if one.is_noise:
-      said += ": within twice the spread, not to be told from noise"
+      said += ": not to be told from noise"
     lines.append(f"* {one.model} − {one.first}, {TITLES[claim.metrics[0]]}: {said}.")
   return lines
 
@@ -268,6 +297,16 @@ def overview(rows: Sequence[dict]) -> str:
     lines.append(f"| [{name}](#{anchor}) | {claim.says} | {'; '.join(said) or 'held-out losses only'} | "
                  + (f"{found[0].first}, {TITLES[claim.metrics[0]]} |" if found else "|"))
   return "\n".join(lines)
+
+
+def _pretrainings(row: Mapping) -> int:
+  return row.get("pretrainings", 1)
+
+
+def _limit(a: Mapping, b: Mapping) -> float:
+  """Twice the spreads of fine-tuning; of means of pre-trainings Student's two-sided 95 %."""
+  both = _pretrainings(a) + _pretrainings(b)
+  return 2.0 if both == 2 else float(scipy.stats.t.ppf(0.975, both - 2))
 
 
 def _key(metric: str) -> str:

@@ -90,7 +90,7 @@ def pretrain_command(row: Planned, place: Place) -> list[str]:
   """The pre-training of a model as a command line."""
   every = whole_dispatches(row.num_steps // 10, row.config)
   return [sys.executable, "-m", "electra_jax.main", f"--config={row.recipe}",
-          f"--workdir={row.workdir}", f"--config.train.num_steps={row.num_steps}",
+          f"--workdir={row.workdir}", f"--config.train.num_steps={row.num_steps}", f"--config.seed={row.config.seed}",
           f"--config.data.path={place.data}", f"--config.data.shards_path={shards_path(row, place)}",
           f"--config.data.tokenizer.path={os.path.join(place.shards, corpus.TOKENIZER_FOLDER)}",
           f"--config.eval.every_steps={every}", f"--config.checkpoint.every_steps={every}",

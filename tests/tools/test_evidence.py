@@ -115,9 +115,9 @@ def place(tmp_path, **changes):
 
 def use_flags(monkeypatch, tmp_path, **changes):
   """The tool's flags with their defaults."""
-  values = {"out": str(tmp_path), "flops": 1e14, "set": [], "speed": [], "seeds": 5, "max_train_examples": 12_000,
-            "glue_set": [], "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
-            "train_seconds": 0.0, "glue_seconds": 0.0, "glue_at_once": 4, "tasks": "", "only": ""}
+  values = {"out": str(tmp_path), "flops": 1e14, "pretrainings": 1, "set": [], "speed": [], "seeds": 5,
+            "max_train_examples": 12_000, "glue_set": [], "data": "", "shards": "", "vocabulary": "", "glue": "",
+            "devices": "", "train_seconds": 0.0, "glue_seconds": 0.0, "glue_at_once": 4, "tasks": "", "only": ""}
   flags = SimpleNamespace(**values | changes)
   monkeypatch.setattr(evidence, "FLAGS", flags)
   return flags
@@ -239,6 +239,31 @@ def test_figures_table_and_verdict(tmp_path):
   assert "glue/average" not in partial and "glue/mnli" in partial
   assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
   assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_several_pretrainings_of_each_model(tmp_path, monkeypatch):
+  flags = use_flags(monkeypatch, tmp_path, pretrainings=2)
+  flags.seeds = 3
+  evidence.record("small-vs-bert")
+  rows = evidence.planned(str(tmp_path), "small-vs-bert")
+  assert [(row.model.recipe, row.config.seed) for row in rows] == [
+    ("electra_small", 0), ("bert_small", 0), ("electra_small", 1), ("bert_small", 1)]  # all of seed 0 first
+  assert rows[2].folder == f"{rows[0].folder}-seed_1"
+  assert "--config.seed=1" in runs.pretrain_command(rows[2], place(tmp_path))
+  assert "2 pre-trainings" in claims.describe("small-vs-bert", rows)
+  assert "--pretrainings=2" in evidence.read_facts(str(tmp_path), "small-vs-bert")["command"]
+  for row, score in zip(rows, (0.8, 0.7, 0.9, 0.74)):
+    finish(row, score, 3.0)
+  found = evidence.collect(str(tmp_path))
+  average = found[0]
+  assert average["value"] == pytest.approx(86.0) and average["spread"] == pytest.approx(math.sqrt(50))
+  assert (average["runs"], average["pretrainings"], average["seeds"]) == ([81.0, 91.0], 2, 3)
+  claim = claims.CLAIMS["small-vs-bert"]
+  assert "| Pre-trainings |" in report.table(claim, found) and "| 86.0 ± 7.1 |" in report.table(claim, found)
+  error = math.hypot(math.sqrt(50), math.sqrt(8)) / math.sqrt(2)
+  assert report.compare(claim, found)[0].noise == pytest.approx(error)
+  assert report.differences(claim, found)[0].endswith("-13.00 ± 5.39 here: not to be told from noise.")  # 2.4 times
+  assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
 
 
 def test_one_line_for_each_claim(tmp_path):
