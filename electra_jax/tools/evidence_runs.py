@@ -186,6 +186,11 @@ def run(work: Sequence[tuple[Planned, Sequence[str]]], place: Place, after_each:
       fix="correct what it says and start the same command again; what is finished stays")
 
 
+def share_of_device(place: Place, device: str) -> float:
+  """The memory of a device that a model may take: the models that are there at the same time have equal shares."""
+  return 0.85 / place.devices.count(device)
+
+
 def _pretrain(row: Planned, tasks, place: Place, device: str, started: "Running") -> str:
   """Trains to the end or to the limit; returns what went wrong."""
   del tasks
@@ -193,8 +198,9 @@ def _pretrain(row: Planned, tasks, place: Place, device: str, started: "Running"
     print(f"{row.model.name}: pre-training is finished", flush=True)
     return ""
   print(f"{row.model.name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
+  shares = place.devices.count(device) > 1
   status = started.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), device,
-                        place.train_seconds)
+                        place.train_seconds, memory_share=shares * share_of_device(place, device))
   if status == Interrupted.STATUS or (status < 0 and place.train_seconds):
     print(f"{row.model.name}: stopped at step {last_step(row.workdir):,} of {row.num_steps:,} by the limit",
           flush=True)
@@ -213,7 +219,7 @@ def _fine_tune(row: Planned, tasks, place: Place, device: str, started: "Running
   print(f"{row.model.name}: {', '.join(missing)}: {folder}", flush=True)
   log = f"{row.sweeps}.log"
   status = started.call(glue_command(row, tasks, step, place, device), log, device, place.glue_seconds,
-                        memory_share=0.85 / place.glue_at_once)
+                        memory_share=share_of_device(place, device) / place.glue_at_once)
   stopped = status in (Interrupted.STATUS, 128 + signal.SIGINT) or status < 0
   return _tail(log) if status and not (stopped and place.glue_seconds) else ""
 

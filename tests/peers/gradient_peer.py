@@ -6,12 +6,14 @@
 Every objective of the papers' tables: mlm, mlm_nsp, rtd, electra_15, replace_mlm, all_tokens_mlm. The networks are
 transformers', with our parameters; rows and masks are the run's, the replacements are drawn once and given to both;
 dropout is off, all is float32. Prints each loss, and by how much the gradients differ, as a share of each one's norm;
-ends with status 1 where a share is above --tolerance.
+ends with status 1 where a share is above --tolerance. With --draws=20, of mlm and rtd, each library then draws dropout
+and replacements of its own so many times: the mean losses and their standard errors.
 """
 
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 from typing import NamedTuple
@@ -20,6 +22,7 @@ import jax
 import numpy as np
 import torch
 import transformers
+from jaxtyping import PyTree
 from ml_collections import ConfigDict, FrozenConfigDict
 from safetensors.numpy import load_file
 from torch.nn import functional
@@ -30,7 +33,7 @@ from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
 from electra_jax.tools import export
-from tests.peers import step_peer, torch_losses
+from tests.peers import pretrain_peer, step_peer, torch_losses
 
 KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
 GATE = "encoder/copy_head/output"  # All-Tokens MLM's; transformers has no place for it
@@ -45,8 +48,8 @@ class Side(NamedTuple):
   gradients: dict[str, np.ndarray]  # by transformers' names, below that of the network
 
 
-def without_dropout(workdir: str) -> FrozenConfigDict:
-  """The run's config in float32, every rate of dropout 0.
+def in_float32(workdir: str, dropout: bool) -> FrozenConfigDict:
+  """The run's config in float32, without kernels; every rate of dropout is 0 or the run's.
 
   Raises:
     SystemExit: its objective has no peer.
@@ -55,7 +58,7 @@ def without_dropout(workdir: str) -> FrozenConfigDict:
   if config.objective.name not in NUM_KEYS or config.generator.kind != "learned" or config.objective.z_loss_weight:
     raise SystemExit(f"The peer has {', '.join(NUM_KEYS)} with a learned generator and without z-loss, not "
                      f"{config.objective.name}, {config.generator.kind}, {config.objective.z_loss_weight}.")
-  for network in (config.model, config.generator):
+  for network in (config.model, config.generator) * (not dropout):
     network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})
   config.train.compute_dtype, config.train.kernels = "float32", "xla"
   return FrozenConfigDict(config)
@@ -82,11 +85,16 @@ def by_their_names(source: export.Source) -> dict[str, np.ndarray]:
 # ---- ours ----
 
 
-def ours(config, source: export.Source, params, batch, token_counts) -> tuple[Side, np.ndarray]:
-  """Our side, and the text that the kept encoder read."""
+def parts_of(config, source: export.Source) -> tuple:
+  """What our objectives are made of."""
   transformer = make_transformer_config(config.model, num_tokens=source.tokenizer.vocab_size,
                                         dtype="float32", remat="none", kernels="xla")
-  parts = transformer, config.generator, config.objective
+  return transformer, config.generator, config.objective
+
+
+def ours(config, source: export.Source, params, batch, token_counts) -> tuple[Side, np.ndarray]:
+  """Our side, and the text that the kept encoder read."""
+  parts = parts_of(config, source)
   objective = objectives.make(*parts, config.train.num_steps, token_counts)
   make_model = {"replace_mlm": replace_mlm, "all_tokens_mlm": all_tokens_mlm}.get(config.objective.name, generators)
   generate = generators.make(make_model.make_model(*parts), *parts[1:], token_counts)
@@ -126,7 +134,7 @@ def rtd_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor], masked_
   asked = rows["attention_mask"] > 0
   if masked_only:
     asked = torch.zeros(read.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"]) > 0
-  return functional.binary_cross_entropy_with_logits(*torch_losses.judge(network, read, rows, asked))
+  return torch_losses.judged_loss(*torch_losses.judge(network, read, rows), asked)
 
 
 def all_tokens_loss(network, gate: dict[str, torch.Tensor], read: torch.Tensor, rows: dict[str, torch.Tensor]):
@@ -178,21 +186,65 @@ def load(folder: str) -> torch.nn.Module:
 # ---- both ----
 
 
-def compare(workdir: str) -> tuple[int, Side, Side, dict[str, float]]:
-  """(step, ours, theirs, {tensor: norm of the difference / norm of theirs})."""
-  config = without_dropout(workdir)
+class Run(NamedTuple):
+  """What a workdir has for both sides."""
+
+  source: export.Source
+  params: PyTree
+  batch: dict[str, np.ndarray]  # the next one
+  token_counts: np.ndarray | None
+
+
+def read_run(config, workdir: str) -> Run:
+  """The newest parameters."""
   step, params = checkpoints.load_params(workdir)
   data = inputs.open_data(config_lib.load(workdir), workdir)
-  batch = data.batch_at(min(step, config.train.num_steps - 1))
   source = export.Source(workdir, config, step, data.tokenizer, sharding.by_path(jax.device_get(params)))
-  mine, read = ours(config, source, params, batch, data.token_counts)
+  return Run(source, params, data.batch_at(min(step, config.train.num_steps - 1)), data.token_counts)
+
+
+def compare(workdir: str) -> tuple[int, Side, Side, dict[str, float]]:
+  """(step, ours, theirs, {tensor: norm of the difference / norm of theirs})."""
+  config = in_float32(workdir, dropout=False)
+  source, params, batch, token_counts = read_run(config, workdir)
+  mine, read = ours(config, source, params, batch, token_counts)
   peer = theirs(config, source, batch, read)
   if mine.gradients.keys() != peer.gradients.keys() or mine.losses.keys() != peer.losses.keys():
     raise SystemExit(f"Only one side has {sorted(mine.gradients.keys() ^ peer.gradients.keys())}, "
                      f"{sorted(mine.losses.keys() ^ peer.losses.keys())}")
   shares = {name: float(np.linalg.norm(mine.gradients[name] - value) / np.linalg.norm(value))
             for name, value in peer.gradients.items() if not name.endswith(KEY_BIAS)}
-  return step, mine, peer, shares
+  return source.step, mine, peer, shares
+
+
+def with_dropout(workdir: str, draws: int) -> dict[str, list[list[float]]]:
+  """Loss -> [of each of our draws, of each of transformers']: of dropout and of replacements.
+
+  Raises:
+    SystemExit: the objective is neither mlm nor rtd.
+  """
+  config = in_float32(workdir, dropout=True)
+  if config.objective.name not in pretrain_peer.LOSSES:
+    raise SystemExit(f"--draws has {', '.join(pretrain_peer.LOSSES)}, not {config.objective.name}.")
+  source, params, batch, token_counts = read_run(config, workdir)
+  objective = objectives.make(*parts_of(config, source), config.train.num_steps, token_counts)
+
+  @jax.jit
+  def draw(params, batch, rng):
+    _, pairs = objective.phases[0].loss(params, batch, rng, True, objective.count_targets(batch))
+    return {name: total / weight for name, (total, weight) in pairs.items() if name.endswith("/loss")}
+
+  with tempfile.TemporaryDirectory() as folder:
+    networks = {name: load(place).train() for name, place in write(folder, source).items()}
+  in_order = [networks[name] for name in sorted(networks, reverse=True)]  # the generator first
+  rows = torch_losses.tensors(batch)
+  both = [jax.device_get(draw(params, batch, jax.random.key(seed))) for seed in range(draws)], []
+  with torch.no_grad():
+    for seed in range(draws):
+      torch.manual_seed(seed)
+      losses, _ = pretrain_peer.LOSSES[config.objective.name](in_order, rows)
+      both[1].append(losses)
+  return {name: [[float(one[name]) for one in side] for side in both] for name in both[1][0]}
 
 
 def main() -> int:
@@ -200,6 +252,7 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("workdir")
   parser.add_argument("--tolerance", type=float, default=1e-3, help="largest share of a gradient's norm")
+  parser.add_argument("--draws", type=int, default=0, help="of dropout: compare mean losses over so many, too")
   options = parser.parse_args()
   try:
     step, mine, peer, shares = compare(options.workdir)
@@ -211,6 +264,9 @@ def main() -> int:
   worst = max(shares, key=shares.get)
   print(f"gradients of {len(shares)} tensors differ by {np.median(list(shares.values())):.1e} of their norm in the "
         f"median, at most by {shares[worst]:.1e} ({worst.lstrip('/')})")
+  for name, both in (with_dropout(options.workdir, options.draws) if options.draws > 1 else {}).items():
+    said = (f"{statistics.fmean(side):.4f} +- {statistics.stdev(side) / len(side) ** 0.5:.4f}" for side in both)
+    print("{} with dropout, mean of {} draws: ours {}, transformers' {}".format(name, options.draws, *said))
   return int(shares[worst] > options.tolerance)
 
 

@@ -35,7 +35,7 @@ def mlm_losses(networks, rows: dict[str, torch.Tensor]):
 
 
 def rtd_losses(networks, rows: dict[str, torch.Tensor]):
-  """({name: loss}, the discriminator's logits and labels of the real tokens) of ELECTRA."""
+  """({name: loss}, the discriminator's logits, its labels, and which tokens are real) of ELECTRA."""
   generator, discriminator = networks
   ids, positions, is_target = rows["input_ids"], rows["masked_positions"], rows["masked_weights"] > 0
   logits = torch_losses.masked_logits(generator, rows["masked_input_ids"], rows)
@@ -45,9 +45,8 @@ def rtd_losses(networks, rows: dict[str, torch.Tensor]):
     places = torch.where(is_target, positions, ids.shape[1])
     wider = torch.nn.functional.pad(ids, (0, 1))
     corrupted = wider.scatter(1, places, sampled)[:, :-1]
-  judged, is_replaced = torch_losses.judge(discriminator, corrupted, rows, rows["attention_mask"] > 0)
-  rtd_loss = torch.nn.functional.binary_cross_entropy_with_logits(judged.float(), is_replaced)
-  return {"mlm/loss": torch_losses.masked_loss(logits, rows), "rtd/loss": rtd_loss}, (judged, is_replaced)
+  answers = *torch_losses.judge(discriminator, corrupted, rows), rows["attention_mask"] > 0
+  return {"mlm/loss": torch_losses.masked_loss(logits, rows), "rtd/loss": torch_losses.judged_loss(*answers)}, answers
 
 
 LOSSES = {"mlm": mlm_losses, "rtd": rtd_losses}
@@ -76,6 +75,9 @@ class Trained:
     self.optimizer = make_optimizer(self.networks, config)
     self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
     _, self.rate_at = optim.make(config.optimizer, config.train.num_steps)
+    self.losses = LOSSES[config.objective.name]
+    if device == "cuda":
+      self.losses = torch.compile(self.losses)
     self.weights = {"mlm/loss": config.objective.mlm_weight if len(self.networks) > 1 else 1.0,
                     "rtd/loss": config.objective.rtd_weight}
 
@@ -86,7 +88,7 @@ class Trained:
   def update(self, rows: dict[str, torch.Tensor], rate: float):
     """One update; what its objective's losses are, and its answers."""
     with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.half and self.device == "cuda"):
-      found, answers = LOSSES[self.config.objective.name](self.networks, rows)
+      found, answers = self.losses(self.networks, rows)
     for group in self.optimizer.param_groups:
       group["lr"] = rate
     self.optimizer.zero_grad()
@@ -112,8 +114,8 @@ def line(step: int, ours: list[dict], theirs: list[dict[str, torch.Tensor]], ans
     mine, peer = np.mean([row[name] for row in ours]), torch.stack([losses[name] for losses in theirs]).mean()
     parts.append(f"{name}: ours {mine:.4f}, peer {float(peer):.4f}")
   if answers:
-    judged, labels = (torch.cat(values).float().cpu().numpy() for values in zip(*answers, strict=True))
-    parts.append(f"(AUC {roc_auc_score(labels, judged):.3f})")
+    judged, labels, is_real = (torch.cat(values).cpu().numpy() for values in zip(*answers, strict=True))
+    parts.append(f"(AUC {roc_auc_score(labels[is_real], judged[is_real]):.3f})")
   return "  ".join([f"step {step:7,}", *parts])
 
 

@@ -32,10 +32,20 @@ def masked_logits(network, read: torch.Tensor, rows: dict[str, torch.Tensor]) ->
 
 def masked_loss(logits: torch.Tensor, rows: dict[str, torch.Tensor]) -> torch.Tensor:
   """Mean cross-entropy over the masked positions."""
-  is_target = rows["masked_weights"] > 0
-  return functional.cross_entropy(logits[is_target], rows["masked_ids"][is_target])
+  each = functional.cross_entropy(logits.float().flatten(0, 1), rows["masked_ids"].flatten(), reduction="none")
+  return mean(each, rows["masked_weights"].flatten())
 
 
-def judge(network, read: torch.Tensor, rows: dict[str, torch.Tensor], asked: torch.Tensor):
-  """A discriminator's logits of the tokens that it is asked about, and 1.0 for those that were replaced."""
-  return network(**inputs(read, rows)).logits[asked], (read != rows["input_ids"])[asked].float()
+def judge(network, read: torch.Tensor, rows: dict[str, torch.Tensor]):
+  """A discriminator's logits [batch, length], and 1.0 where a token was replaced."""
+  return network(**inputs(read, rows)).logits.float(), (read != rows["input_ids"]).float()
+
+
+def judged_loss(logits: torch.Tensor, is_replaced: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+  """Mean binary cross-entropy over the tokens that the discriminator is asked about."""
+  return mean(functional.binary_cross_entropy_with_logits(logits, is_replaced, reduction="none"), asked.float())
+
+
+def mean(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+  """Weighted; no shape depends on the data, as torch.compile wants it."""
+  return (values * weights).sum() / weights.sum()

@@ -134,6 +134,16 @@ def test_models_run_side_by_side_and_only_once(tmp_path, monkeypatch, capsys):
   assert "pre-training is finished" in capsys.readouterr().out
 
 
+def test_models_on_one_device_share_its_memory(tmp_path, monkeypatch):
+  monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+  fake_commands(monkeypatch, "import os, sys; f = sys.argv[1]; os.makedirs(f + '/pretrain', exist_ok=True); open("
+                             "f + '/done', 'w').write(os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION', 'all of it'))")
+  for devices, share in ((("3", "3"), "0.425"), (("3", "5"), "all of it")):
+    rows = claims.plan("small-vs-bert", str(tmp_path / share), 1e14)
+    runs.run([(row, ["rte"]) for row in rows], place(tmp_path / share, devices=devices), lambda: None)
+    assert {pathlib.Path(row.folder, "done").read_text() for row in rows} == {share}
+
+
 def test_claims_share_models_and_devices(monkeypatch):
   seen = []
   monkeypatch.setattr(evidence, "FLAGS", SimpleNamespace(tasks="", out="out"))
