@@ -8,7 +8,7 @@
 Reads the config, the tokenizer and the batches of a workdir, builds the networks anew and trains them with torch's
 AdamW: the same rows, masks, rates and weights of the losses; other initial draws, samples and dropout. It prints our
 losses beside its own, means over the same updates. On a CPU in float32, so for small models only; on a GPU in the
-run's precision.
+run's precision, compiled. With --save the same command goes on after a kill.
 """
 
 import argparse
@@ -98,13 +98,36 @@ class Trained:
     self.optimizer.step()
     return {name: loss.detach() for name, loss in found.items()}, answers
 
-  def train(self, num_steps: int):
+  def train(self, start: int, num_steps: int):
     """Yields (step, losses, answers) after each update; the next batch is drawn meanwhile."""
     with ThreadPoolExecutor(1) as pool:
-      following = pool.submit(self.rows, 0)
-      for step in range(num_steps):
+      following = pool.submit(self.rows, start)
+      for step in range(start, num_steps):
         rows, following = following.result(), pool.submit(self.rows, min(step + 1, num_steps - 1))
         yield step + 1, *self.update(rows, float(self.rate_at(step)))
+
+
+  def parts(self) -> list:
+    """What has a state_dict."""
+    return [*self.networks, self.optimizer]
+
+  def keep(self, step: int, path: str) -> None:
+    """Writes what training goes on from."""
+    state = {"step": step, "parts": [part.state_dict() for part in self.parts()],
+             "random": (torch.get_rng_state(), torch.cuda.get_rng_state_all())}
+    torch.save(state, f"{path}.partial")
+    os.replace(f"{path}.partial", path)
+
+  def restore(self, path: str) -> int:
+    """The step that it goes on from; 0 where nothing is kept."""
+    if not os.path.exists(path):
+      return 0
+    state = torch.load(path, map_location="cpu")
+    for part, values in zip(self.parts(), state["parts"], strict=True):
+      part.load_state_dict(values)
+    torch.set_rng_state(state["random"][0])
+    torch.cuda.set_rng_state_all(state["random"][1])
+    return state["step"]
 
 
 def line(step: int, ours: list[dict], theirs: list[dict[str, torch.Tensor]], answers) -> str:
@@ -131,7 +154,8 @@ def main() -> None:
   parser.add_argument("workdir")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--lines", type=int, default=100, help="at most so many; each is a mean of windows of the log")
-  parser.add_argument("--save", default="", metavar="FOLDER", help="for the trained discriminator, or BERT")
+  parser.add_argument("--save", default="", metavar="FOLDER",
+                      help="for the trained discriminator, or BERT; until then for what a restart goes on from")
   options = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")  # the device is PyTorch's
   torch.manual_seed(options.seed)
@@ -141,9 +165,13 @@ def main() -> None:
   trained = Trained(config, options.workdir, "cuda" if torch.cuda.is_available() else "cpu")
   rows = {row["step"]: row for row in metrics.read_rows(options.workdir) if row["split"] == "train"}
   logged = sorted(rows)
-  ends = set(logged[::-1][::max(1, -(-len(logged) // options.lines))])
+  ends = logged[::-1][::max(1, -(-len(logged) // options.lines))][::-1]
+  state = os.path.join(options.save, "state.pt")
+  if options.save:
+    os.makedirs(options.save, exist_ok=True)
+  start = trained.restore(state) if options.save else 0
   ours, theirs, answers = [], [], collections.deque(maxlen=50)
-  for step, losses, answer in trained.train(max(logged, default=0)):
+  for step, losses, answer in trained.train(start, max(logged, default=0)):
     theirs.append(losses)
     if answer:
       answers.append(tuple(value.detach() for value in answer))
@@ -153,6 +181,8 @@ def main() -> None:
       print(line(step, ours, theirs, answers), flush=True)
       ours, theirs = [], []
       answers.clear()
+      if options.save and (ends.index(step) + 1) % 10 == 0:
+        trained.keep(step, state)
   if options.save:
     save(trained.networks[-1], options.workdir, options.save)
     print(options.save)
