@@ -175,7 +175,7 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
   parts = [textwrap.fill(
     f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs are in "
     "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning of a "
-    "model that was pre-trained once; the chance of pre-training comes on top and can be larger (table3). Where a "
+    "model that was pre-trained once; the chance of pre-training comes on top (see table3). Where a "
     "table counts pre-trainings, ± is theirs, each the median of its seeds, and that of a difference is the standard "
     "error. The papers' numbers are of models that were trained for far longer, most of them larger, and fine-tuned on "
     "all of GLUE's training examples, ours on at most 12,000 of a task: the order is what can be compared. Minutes are "
