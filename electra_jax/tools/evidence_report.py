@@ -30,11 +30,13 @@ def figures_of(name: str, rows: Sequence[Planned], command: str) -> list[dict]:
   """Every figure of a model over its pre-trainings.
 
   Of one they are those of `rows_of`. Where several have a figure, `value` is their mean, `spread` their sample standard
-  deviation, `runs` has each of them, and `pretrainings` says how many there are.
+  deviation, `runs` has each of them, and `pretrainings` says how many there are. One that has taken fewer steps than
+  another is left out: the mean would be of two budgets.
   """
-  found: dict[str, list[dict]] = {}
-  for row in rows:
-    for one in rows_of(name, row, command):
+  each = [one for row in rows for one in rows_of(name, row, command)]
+  steps, found = max((one["steps"] for one in each), default=0), {}
+  for one in each:
+    if one["steps"] == steps:
       found.setdefault(one["metric"], []).append(one)
   return [_over_pretrainings(each) for each in found.values()]
 

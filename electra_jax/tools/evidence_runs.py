@@ -198,9 +198,9 @@ def _pretrain(row: Planned, tasks, place: Place, device: str, started: "Running"
     print(f"{row.model.name}: pre-training is finished", flush=True)
     return ""
   print(f"{row.model.name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
-  shares = place.devices.count(device) > 1
+  is_alone = place.devices.count(device) == 1
   status = started.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), device,
-                        place.train_seconds, memory_share=shares * share_of_device(place, device))
+                        place.train_seconds, memory_share=0.0 if is_alone else share_of_device(place, device))
   if status == Interrupted.STATUS or (status < 0 and place.train_seconds):
     print(f"{row.model.name}: stopped at step {last_step(row.workdir):,} of {row.num_steps:,} by the limit",
           flush=True)

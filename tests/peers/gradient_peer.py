@@ -58,8 +58,9 @@ def in_float32(workdir: str, dropout: bool) -> FrozenConfigDict:
   if config.objective.name not in NUM_KEYS or config.generator.kind != "learned" or config.objective.z_loss_weight:
     raise SystemExit(f"The peer has {', '.join(NUM_KEYS)} with a learned generator and without z-loss, not "
                      f"{config.objective.name}, {config.generator.kind}, {config.objective.z_loss_weight}.")
-  for network in (config.model, config.generator) * (not dropout):
-    network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})
+  if not dropout:
+    for network in (config.model, config.generator):
+      network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})
   config.train.compute_dtype, config.train.kernels = "float32", "xla"
   return FrozenConfigDict(config)
 

@@ -52,7 +52,7 @@ def rtd_losses(networks, rows: dict[str, torch.Tensor]):
 LOSSES = {"mlm": mlm_losses, "rtd": rtd_losses}
 
 
-def make_optimizer(networks, config) -> torch.optim.Optimizer:
+def make_optimizer(networks, config, device: str) -> torch.optim.Optimizer:
   """AdamW with the recipe's constants; biases and layer norms do not decay, as in ours."""
   named = {id(p): (name, p) for network in networks for name, p in network.named_parameters()}.values()
   def plain(name):
@@ -62,7 +62,7 @@ def make_optimizer(networks, config) -> torch.optim.Optimizer:
   return torch.optim.AdamW([
     {"params": [p for name, p in named if not plain(name)], "weight_decay": c.weight_decay_rate},
     {"params": [p for name, p in named if plain(name)], "weight_decay": 0.0}],
-    betas=(c.beta1, c.beta2), eps=c.epsilon, fused=torch.cuda.is_available())
+    betas=(c.beta1, c.beta2), eps=c.epsilon, fused=device == "cuda")
 
 
 class Trained:
@@ -72,7 +72,7 @@ class Trained:
     self.config, self.device, self.half = config, device, config.train.compute_dtype == "bfloat16"
     self.batch_at = inputs.open_data(config, workdir).batch_at
     self.networks = [network.to(device).train() for network in step_peer.make_networks(config)]
-    self.optimizer = make_optimizer(self.networks, config)
+    self.optimizer = make_optimizer(self.networks, config, device)
     self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
     _, self.rate_at = optim.make(config.optimizer, config.train.num_steps)
     self.losses = LOSSES[config.objective.name]
@@ -105,7 +105,6 @@ class Trained:
       for step in range(start, num_steps):
         rows, following = following.result(), pool.submit(self.rows, min(step + 1, num_steps - 1))
         yield step + 1, *self.update(rows, float(self.rate_at(step)))
-
 
   def parts(self) -> list:
     """What has a state_dict."""

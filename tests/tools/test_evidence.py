@@ -274,6 +274,9 @@ def test_several_pretrainings_of_each_model(tmp_path, monkeypatch):
   assert report.compare(claim, found)[0].noise == pytest.approx(error)
   assert report.differences(claim, found)[0].endswith("-13.00 ± 5.39 here: not to be told from noise.")  # 2.4 times
   assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
+  behind = rows[0]._replace(num_steps=35, folder=f"{rows[0].folder}-seed_2")  # half-way
+  finish(behind, 0.1, 9.0)
+  assert report.figures_of("small-vs-bert", [rows[0], rows[2], behind], "cmd")[0]["value"] == pytest.approx(86.0)
 
 
 def test_one_line_for_each_claim(tmp_path):
