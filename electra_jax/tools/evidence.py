@@ -251,7 +251,7 @@ def define_flags() -> None:
   flags.DEFINE_float("flops", None, "Training FLOPs of each model, in the paper's convention; default: the claim's.",
                      lower_bound=1.0)
   flags.DEFINE_string("data", "", "The corpus, a data.path; not needed where the shards exist.")
-  flags.DEFINE_string("shards", "", "Folder for tokenizer/ and FORMAT/shards; default: OUT/data.")
+  flags.DEFINE_string("shards", "", "Folder for tokenizer/ and FORMAT-LENGTH/shards; default: OUT/data.")
   flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = one is trained on DATA.")
   flags.DEFINE_string("glue", "", "Folder with GLUE's folders; empty = no fine-tuning.")
   flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
   out: str
   data: str  # data.path of the corpus; may be empty where the shards exist
-  shards: str  # folder of tokenizer/ and, for each format, FORMAT/shards
+  shards: str  # folder of tokenizer/ and, for each format and length of rows, FORMAT-LENGTH/shards
   vocabulary: str  # published vocabulary; "" = one is trained on the corpus
   glue: str  # folder of GLUE's folders
   devices: tuple[str, ...] = ("",)  # values of CUDA_VISIBLE_DEVICES; "" = leave it alone
@@ -57,8 +57,9 @@ class Place(NamedTuple):
 
 
 def shards_path(row: Planned, place: Place) -> str:
-  """The shards of a model's format."""
-  return os.path.join(place.shards, row.config.data.format, "shards")
+  """The shards of a model's format and length of rows."""
+  data = row.config.data
+  return os.path.join(place.shards, f"{data.format}-{data.sequence_length}", "shards")
 
 
 def prepare(rows: Sequence[Planned], place: Place) -> None:

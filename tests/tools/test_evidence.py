@@ -28,7 +28,11 @@ from tests.conftest import ROOT
 RECIPES = sorted(f"configs/evidence/{path.name}" for path in (ROOT / "configs/evidence").glob("[a-z]*.py"))
 # What may differ from ELECTRA-Small's recipe in a row of the same table.
 VARIED = {"bert_batch": {"train.batch_size", "optimizer.learning_rate"},
-          "electra_lamb": {"optimizer.name", "optimizer.learning_rate"}}
+          "electra_lamb": {"optimizer.name", "optimizer.learning_rate"},
+          "electra_no_attention_dropout": {"model.attention_probs_dropout_prob"},
+          "electra_512": {"data.sequence_length", "train.batch_size", "eval.max_examples"},
+          "electra_short_rows": {"data.sequence_length", "train.batch_size", "eval.max_examples",
+                                 "data.initial_sequence_length", "data.initial_length_steps"}}
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +50,13 @@ def test_recipes_are_short_and_compare_equals(path):
   differing = {key for key in config_lib.diff(base, config)
                if not key.startswith(("objective.", "data.masking.", "data.format", "data.batch_unit", "generator."))}
   differing -= allowed | ({"eval.batch_size"} if "train.batch_size" in allowed else set())
-  assert differing == ({"model.attention_probs_dropout_prob"} if name == "electra_no_attention_dropout" else set())
+  assert not differing
+  assert name not in VARIED or allowed <= set(config_lib.diff(base, config))
   assert config.optimizer.warmup_steps == config.train.num_steps // 10
   for budget in (3e16, 1e17):
-    per_step = flops.paper_flops(config).per_step
-    assert abs(flops.steps_within(config, budget) * per_step - budget) <= per_step / 2
+    count = flops.paper_flops(config)
+    mean = count.per_run / count.num_steps  # of short and long rows
+    assert abs(flops.steps_within(config, budget) * mean - budget) <= mean / 2
   assert flops.steps_within(config, 1.0) == 1
 
 
@@ -176,7 +182,7 @@ def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
   command = runs.pretrain_command(row, where)
   assert "--config.eval.every_steps=7" in command
   assert "--config.train.num_steps=70" in command and "--config.log.tensorboard=false" in command
-  assert f"--config.data.shards_path={tmp_path}/data/ELECTRA/shards" in command
+  assert f"--config.data.shards_path={tmp_path}/data/ELECTRA-128/shards" in command
   sweep = runs.glue_command(row, ["rte", "mnli"], 18, where, "1")
   rates = [setting for setting in sweep if "learning_rate" in setting]
   assert rates == ["--set=optimizer.learning_rate=3e-4"]
