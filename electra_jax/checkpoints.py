@@ -28,6 +28,7 @@ class Checkpoints:
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
     _quieten_orbax()
+    _write_arrays_whole()
     with self._storage_errors():
       try:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
@@ -304,3 +305,19 @@ def _quieten_orbax() -> None:
   python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
   logging.get_absl_logger().addFilter(
     lambda record: record.exc_info is None or orbax not in record.pathname)
+
+
+@functools.cache
+def _write_arrays_whole() -> None:
+  """One process writes an array that all devices hold from one of them, not a piece from each.
+
+  Pieces let several processes share the writing. Within one they only take time: the loop waits 0.5 s for a save of 150
+  small arrays on eight devices, and 0.07 s without.
+  """
+  if jax.process_count() > 1:
+    return
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)  # Orbax warns that a handler of its own is replaced
+  ocp.type_handlers.register_type_handler(
+    jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False), override=True)
+  logging.set_verbosity(verbosity)

@@ -176,7 +176,8 @@ def command(workdir, corpus, *changes, num_steps=20):
           "--config.data.heldout_share=0.1", "--config.model.hidden_dropout_prob=0.1",
           "--config.model.num_hidden_layers=1", "--config.model.intermediate_size=2048", "--config.train.batch_size=32",
           f"--config.train.num_steps={num_steps}", "--config.train.log_every_steps=1", "--config.data.reader=threads",
-          "--config.checkpoint.every_steps=4", "--config.data.num_workers=1", *changes]
+          "--config.checkpoint.every_steps=4", "--config.data.num_workers=1", "--config.log.tensorboard=False",
+          *changes]
 
 
 def environment():

@@ -98,6 +98,9 @@ def test_budgets_are_equal_in_flops_steps_or_time():
   rows = claims.plan("fast-vs-faithful", "out", 1e16, seconds_per_step=speeds)
   assert rows[2].num_steps == 2 * rows[0].num_steps
   assert "rows of equal time follow" in claims.describe("fast-vs-faithful", given)
+  long, short = claims.plan("short-rows", "out", 1e16)
+  assert short.flops == pytest.approx(long.flops, rel=1e-3) and short.num_steps > long.num_steps
+  assert short.config.data.initial_length_steps == short.num_steps * 9 // 10
   assert "1,266 M tokens" in claims.describe("small-vs-bert", [electra])
   assert [row.recipe for row in claims.plan("table3", "out", 1e16, only=["electra_15"])] == [
     "configs/evidence/electra_15.py"]
