@@ -21,9 +21,10 @@ if [ -f "$stamp" ] && grep -qx "$wanted" "$stamp"; then
   exit 0
 fi
 python=$(find_python)
-echo "Installing $* into .venv ($("$python" --version)); about two minutes the first time."
+echo "Installing $* into .venv ($("$python" --version)); a minute or two the first time."
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 arguments=()
 for file in "$@"; do arguments+=(-r "$file"); done
-.venv/bin/python -m pip install --quiet --disable-pip-version-check "${arguments[@]}"
+# What a run imports is compiled when it is; all of it would take twice as long as the installation.
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${arguments[@]}"
 echo "$wanted" >> "$stamp"
