@@ -25,6 +25,6 @@ echo "Installing $* into .venv ($("$python" --version)); a minute or two the fir
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 arguments=()
 for file in "$@"; do arguments+=(-r "$file"); done
-# What a run imports is compiled when it is; all of it would take twice as long as the installation.
+# Python compiles what a run imports when it does; to compile all of it here takes as long as the rest.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${arguments[@]}"
 echo "$wanted" >> "$stamp"

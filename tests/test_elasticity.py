@@ -49,7 +49,7 @@ def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
 
 
 def test_an_array_that_all_devices_hold_is_written_whole(tmp_path, capfd):
-  """Not a piece from each of eight devices, which takes seven times as long; no warning of Orbax reaches the user."""
+  """Not a piece from each of eight devices, which takes far longer; no warning of Orbax reaches the user."""
   config, init_params = tiny_config(), lambda: {"encoder": {"layer_norm": {"scale": jnp.ones(16)}}}
   mesh, tx = mesh_of(8, 1, 1), optim.make(config.optimizer, config.train.num_steps)[0]
   saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
