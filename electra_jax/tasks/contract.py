@@ -54,4 +54,5 @@ HEADS: dict[str, tuple[tuple[str, ...], dict[str, type]]] = {
     "start": np.int32, "end": np.int32, "is_impossible": np.float32, "may_start": np.bool_, "may_end": np.bool_}),
   "multiple_choice": (("multiple_choice_head",), {"label": np.int32}),  # number of the right choice
   "ranking": (("multiple_choice_head",), {}),  # of two choices the first must score higher
+  "answer_ranking": (("multiple_choice_head",), {}),  # likewise, and the first above zero, the second below
 }

@@ -56,6 +56,17 @@ def ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]
   return jax.nn.relu(1 - (scores[:, 0] - scores[:, 1]))
 
 
+def answer_ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """-log p(the first choice is the better one), and the mean of -log p(each is what it is): RoBERTa section 5.1.
+
+  Differences of scores have no zero. The second part gives them one, for sentences that are compared with no other.
+  """
+  del batch
+  scores = outputs["multiple_choice_head"]  # [batch, 2]
+  first, second = scores[:, 0], scores[:, 1]
+  return jax.nn.softplus(second - first) + (jax.nn.softplus(-first) + jax.nn.softplus(second)) / 2
+
+
 def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Array, "*rows"]:
   return -jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], axis=-1)[..., 0]
 
@@ -63,4 +74,5 @@ def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Ar
 LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
   "classification": classification, "regression": regression, "tagging": tagging, "span": span,
   "joint_span": joint_span, "multiple_choice": multiple_choice, "ranking": ranking,
+  "answer_ranking": answer_ranking,
 }

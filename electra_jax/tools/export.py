@@ -19,6 +19,7 @@ from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_f
 from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import SENTENCE_HEADS
+from electra_jax.tasks.contract import HEADS
 
 FLAGS = flags.FLAGS
 
@@ -158,7 +159,7 @@ def fine_tuning_of(source: Source) -> tuple[str, list[str]]:
     return "tanh", []
   with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
     labels = json.load(file)
-  reads_cls = labels["head"] in ("classification", "regression", "multiple_choice")
+  reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
   # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
   pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
   return pooler, labels["label_names"]

@@ -10,7 +10,8 @@ from configs.finetune import glue as recipes
 from configs.finetune import own as own_recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import batches, features, glue, ranking, sentences
+from electra_jax.tasks import batches, features, glue, losses, ranking, sentences
+from electra_jax.tasks.contract import Example
 from tests.tasks.fake_tokenizer import Words
 
 # task -> (file of the training split, header and one line, the texts, the label)
@@ -141,16 +142,45 @@ def test_qnli_as_ranking_compares_sentences_of_a_question(tmp_path):
   header = "index\tquestion\tsentence\tlabel\n"
   write(tmp_path, "QNLI/train.tsv", header + "0\tq one\ta\tentailment\n1\tq one\tb c\tnot_entailment\n"
         "2\tq two\td e f\tentailment\n")
-  write(tmp_path, "QNLI/dev.tsv", header + "0\tq\ta\tentailment\n1\tq\tb\tnot_entailment\n2\tr\tc\tentailment\n")
+  write(tmp_path, "QNLI/dev.tsv", header + "0\tq\ta\tentailment\n1\tq\tb\tnot_entailment\n2\tr\tc\tnot_entailment\n"
+        "3\ts\td\tentailment\n")
   task = tasks.make(config_of("qnli_ranking", data_dir=str(tmp_path)))
   train = task.read("train")
   assert [e.texts for e in train] == [("q one", "a", "b c"), ("q two", "d e f", "a")]
   (feature,) = task.featurize(train[0], Words(), 16)
-  assert feature["input_ids"] == [[1, 11, 13, 2, 11, 2], [1, 11, 13, 2, 11, 11, 2]] and feature["label"] == 0
+  assert feature["input_ids"] == [[1, 11, 13, 2, 11, 2], [1, 11, 13, 2, 11, 11, 2]]
   dev = task.read("dev")
-  outputs = {"multiple_choice_head": np.array([[-3.0], [-4.0], [-9.0]], np.float32)}
-  found = task.decode(outputs, [], dev)
-  assert found == [ranking.ANSWER, ranking.NO_ANSWER, ranking.ANSWER] and task.score(found, dev) == {"accuracy": 1.0}
+  outputs = {"multiple_choice_head": np.array([[-3.0], [-4.0], [-9.0], [0.1]], np.float32)}
+  assert task.score(task.decode(outputs, [], dev), dev) == {"accuracy": 1.0}
+  assert task.decode({"multiple_choice_head": np.full((4, 1), np.nan)}, [], dev) == [None] * 4
+
+
+def test_candidates_of_qnli_come_from_the_most_similar_question():
+  questions = ["who built the old mill", "when was the mill built", "what do whales eat", "where do whales live"]
+  assert ranking.mine(questions, list("abcd")) == ["b", "a", "d", "c"]
+  assert ranking.mine(["one", "two"], ["same", "same"]) == ["", ""]
+  many = [f"name{i // 2} question number{i}" for i in range(1200)]  # "question" is in all of them, and is left out
+  assert ranking.mine(many, [str(i) for i in range(1200)]) == [str(i ^ 1) for i in range(1200)]
+
+
+# rows of a question -> questions of the official dev file: 5 463 rows, half of them alone
+OFFICIAL_QNLI_DEV = {("entailment",): 1340, ("not_entailment",): 1398, ("entailment", "not_entailment"): 1361,
+                     ("not_entailment", "entailment", "not_entailment"): 1}
+
+
+def test_a_perfect_scorer_is_right_on_the_counts_of_the_official_dev_set_of_qnli():
+  dev = [Example(f"{q}", (f"question {labels} {number}", f"sentence {n}"), label, "")
+         for q, (labels, count) in enumerate(OFFICIAL_QNLI_DEV.items()) for number in range(count)
+         for n, label in enumerate(labels)]
+  assert len(dev) == 5463
+  scores = np.array([[1.0 if e.label == ranking.ANSWER else -1.0] for e in dev])
+  assert ranking.decode({"multiple_choice_head": scores}, dev) == [e.label for e in dev]
+
+
+def test_the_loss_of_answers_has_a_zero():
+  scores = np.array([[9.0, -9.0], [9.0, 5.0], [0.0, 0.0]], np.float32)
+  found = losses.answer_ranking({"multiple_choice_head": scores}, {})
+  np.testing.assert_allclose(found, [0, 2.5, 2 * np.log(2)], atol=0.03)
 
 
 BAD = {  # (task, files, config keys, what the error names)
