@@ -99,4 +99,4 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
                "adversarial/baseline_loss": (baseline, masked.sum())}
     return total, metrics
 
-  return Objective(init, rtd.make_count(), (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(init, rtd.count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")

@@ -38,7 +38,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     return model.init(rng, batch)["params"]
 
   def count_targets(batch):
-    return {**rtd.make_count()(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}
+    return {**rtd.count_targets(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}
 
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, keep_rng, encoder_rng = jax.random.split(rng, 4)

@@ -10,8 +10,7 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
 from electra_jax.objectives.contract import Batch, LossFn, Metrics, Objective, Phase
 
-# (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about. How many there are must
-# not depend on the draw: the loss is divided by the count of the global batch, which is taken before any draw.
+# (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about.
 JudgedFn = Callable[[Batch, Array], Array]
 
 
@@ -31,17 +30,23 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   def init(rng, batch):
     return model.init(rng, batch)["params"]
 
-  return Objective(init, make_count(judged), (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
 
 
-def make_count(judged: JudgedFn = every_token) -> Callable[[Batch], dict[str, Array]]:
-  """The number of masked positions and of judged tokens."""
-  return lambda batch: {"mlm": batch["masked_weights"].sum(), "rtd": judged(batch, jax.random.key(0)).sum()}
+def count_targets(batch: Batch) -> dict[str, Array]:
+  """The number k of masked positions and n of tokens."""
+  return {"mlm": batch["masked_weights"].sum(), "rtd": batch["attention_mask"].sum()}
 
 
 def make_loss(model, generate: Callable, mlm_weight: float, rtd_weight: float,
               judged: JudgedFn = every_token) -> LossFn:
-  """L_MLM + λ L_Disc, each a mean over its own targets."""
+  """L_MLM / k + λ L_Disc / n, whichever tokens are judged: each keeps the weight that it has in ELECTRA.
+
+  Section 3.5: ELECTRA 15% is "identical to ELECTRA except the sum in L_Disc is over i ∈ m instead of from 1 to n".
+
+  Differs from the preprint's formula, where both losses are sums (section 2): by the letter λ would weigh n/k times as
+  much. Means are the released code's.
+  """
 
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng, judged_rng = jax.random.split(rng, 4)

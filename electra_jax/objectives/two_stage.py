@@ -41,4 +41,4 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     Phase(generator_steps, generator_loss, trainable="generator/.*"),
     Phase(num_steps - generator_steps, discriminator_loss, trainable="discriminator/.*", on_enter=start_as_generator),
   )
-  return Objective(init, rtd.make_count(), phases, encoder_path="discriminator")
+  return Objective(init, rtd.count_targets, phases, encoder_path="discriminator")

@@ -47,8 +47,8 @@ def test_all_tokens_mlm_at_initialisation():
   assert replaced > 5 and metrics.summarise(pairs)["all_tokens_mlm/loss"] == pytest.approx(expected, abs=0.05)
 
 
-TOTALS = {  # row -> the weighted sum of means that its loss is
-  "electra_15": "1 * mlm + 50 * rtd", "electra_15_other": "1 * mlm + 50 * rtd",
+TOTALS = {  # row -> the weighted sum of means that its loss is; JUDGED: 50 x the share of tokens that are judged
+  "electra_15": "1 * mlm + JUDGED * rtd", "electra_15_other": "1 * mlm + JUDGED * rtd",
   "replace_mlm": "1 * mlm + 1 * replace_mlm", "all_tokens_mlm": "1 * mlm + 1 * all_tokens_mlm",
   "contrastive": "1 * mlm + 50 * rtd + 1 * sentence", "two_stage, first": "1 * mlm", "two_stage, second": "50 * rtd",
   "rtd, unigram": "50 * rtd",
@@ -60,7 +60,9 @@ def test_total_is_the_weighted_sum_of_means(row):
   loss, pairs, _ = run(row)
   values = metrics.summarise(pairs)
   terms = [term.split(" * ") for term in TOTALS[row].split(" + ")]
-  assert loss == pytest.approx(sum(float(weight) * values[f"{name}/loss"] for weight, name in terms), rel=1e-5)
+  judged = 50 * pairs["rtd/loss"][1] / make_batch()["attention_mask"].sum() if "rtd/loss" in pairs else 0
+  weights = [float(judged if weight == "JUDGED" else weight) for weight, _ in terms]
+  assert loss == pytest.approx(sum(w * values[f"{name}/loss"] for w, (_, name) in zip(weights, terms)), rel=1e-5)
 
 
 @pytest.mark.parametrize("row", IN_BFLOAT16)

@@ -130,12 +130,12 @@ def nsp_loss(network, rows: dict[str, torch.Tensor]) -> torch.Tensor:
   return functional.cross_entropy(logits[is_pair], rows["nsp_label"][is_pair])
 
 
-def rtd_loss(network, read: torch.Tensor, rows: dict[str, torch.Tensor], masked_only: bool) -> torch.Tensor:
-  """Over all real tokens, or over those that were masked."""
-  asked = rows["attention_mask"] > 0
+def judged_tokens(rows: dict[str, torch.Tensor], masked_only: bool) -> torch.Tensor:
+  """[batch, length]: all real tokens, or those that were masked."""
+  real = rows["attention_mask"] > 0
   if masked_only:
-    asked = torch.zeros(read.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"]) > 0
-  return torch_losses.judged_loss(*torch_losses.judge(network, read, rows), asked)
+    return torch.zeros(real.shape).scatter_add_(1, rows["masked_positions"], rows["masked_weights"]) > 0
+  return real
 
 
 def all_tokens_loss(network, gate: dict[str, torch.Tensor], read: torch.Tensor, rows: dict[str, torch.Tensor]):
@@ -165,7 +165,10 @@ def theirs(config, source: export.Source, batch, read: np.ndarray) -> Side:
   if c.name == "mlm_nsp":
     parts["nsp/loss"] = 1.0, nsp_loss(kept, rows)
   if c.name in ("rtd", "electra_15"):
-    parts["rtd/loss"] = c.rtd_weight, rtd_loss(kept, text, rows, masked_only=c.name == "electra_15")
+    judged = judged_tokens(rows, masked_only=c.name == "electra_15")
+    share = judged.sum() / (rows["attention_mask"] > 0).sum()  # each keeps the weight that it has in ELECTRA
+    loss = torch_losses.judged_loss(*torch_losses.judge(kept, text, rows), judged)
+    parts["rtd/loss"] = c.rtd_weight * share, loss
   if c.name == "replace_mlm":
     parts["replace_mlm/loss"] = c.encoder_mlm_weight, mlm_loss(kept, text, rows)
   if c.name == "all_tokens_mlm":
