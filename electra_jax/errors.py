@@ -1,13 +1,16 @@
 """How does the project tell a user what went wrong? In four parts: what, got, allowed, fix."""
 
 import functools
+from collections.abc import Sequence
+
+MOST_CHARACTERS = {"what": 300, "allowed": 350, "fix": 400}  # of a message's parts; `got` has the rest
 
 
 class UserError(ValueError):
   """A mistake in input, configuration or environment that the user can repair.
 
   `main` and the tools print it without a traceback and exit with status 2; everything else that is raised is
-  a fault of ours and keeps its traceback.
+  a fault of ours and keeps its traceback. However long the input is, the message stays below 2,000 characters.
 
   >>> print(UserError("data.format is unknown", got="'FULL'", allowed="ELECTRA, FULL-SENTENCES",
   ...                 fix="set --config.data.format=FULL-SENTENCES"))
@@ -20,8 +23,11 @@ class UserError(ValueError):
   STATUS = 2  # of the process that ends with it
 
   def __init__(self, what: str, *, got: object, allowed: str, fix: str):
-    self.what, self.got, self.allowed, self.fix = what, str(got), allowed, fix
-    super().__init__(f"{what.rstrip('.')}.\n  got:     {got}\n  allowed: {allowed}\n  fix:     {fix}")
+    parts = {"what": what, "allowed": allowed, "fix": fix}
+    self.what, self.allowed, self.fix = (shorten(text, MOST_CHARACTERS[name]) for name, text in parts.items())
+    self.got = shorten(str(got), 1_900 - len(self.what + self.allowed + self.fix))
+    super().__init__(f"{self.what.rstrip('.')}.\n  got:     {self.got}\n  allowed: {self.allowed}\n"
+                     f"  fix:     {self.fix}")
 
   def __reduce__(self):  # worker processes send it to their parent
     return functools.partial(type(self), got=self.got, allowed=self.allowed, fix=self.fix), (self.what,)
@@ -43,6 +49,25 @@ class Interrupted(Exception):
   """
 
   STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
+
+
+def shorten(text: str, most: int) -> str:
+  """The text, or its beginning and how many characters are left out; at most `most` characters in all.
+
+  >>> shorten("short", 5), shorten("x" * 1_000, 50)
+  ('short', 'xxxxxxxxxx ... (990 more characters)')
+  """
+  kept = most - 40  # the note has room in the rest
+  return text if len(text) <= most else f"{text[:kept]} ... ({len(text) - kept:,} more characters)"
+
+
+def named(names: Sequence[str], most: int = 10) -> str:
+  """Names for the `got` or `allowed` of an error; behind the first ones how many more there are.
+
+  >>> named(["a", "b", "c"], most=2)
+  'a, b and 1 more'
+  """
+  return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def listed(faults: list[str], most: int = 10) -> str:
