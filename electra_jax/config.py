@@ -30,7 +30,7 @@ YOUNGER = {
   "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
   "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,
   "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3, "train.steps_per_dispatch": 1,
-  "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
+  "data.initial_sequence_length": 0, "data.initial_length_steps": 0, "data.text_format": "auto",
 }
 
 

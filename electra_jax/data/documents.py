@@ -1,4 +1,4 @@
-"""Where do documents come from? Text, JSONL, Parquet, directories, globs, TFDS, or Python's own documentation.
+"""Sources of documents: text, JSON lines, Parquet, directories, globs, TFDS, Python's own documentation.
 
 A document is a list of paragraphs. Packing never joins paragraphs of two documents without a separator, and the
 held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
@@ -13,11 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from electra_jax.data import hf_datasets, pydoc_corpus
+from electra_jax.data import forms, hf_datasets, pydoc_corpus
 from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.lines import COMPRESSIONS, read_lines
-from electra_jax.data.records import Reading, paragraphs, read_jsonl, read_parquet
+from electra_jax.data.records import Reading, paragraphs, read_json, read_jsonl, read_parquet
 from electra_jax.errors import UserError
 
 Document = list[str]  # paragraphs, stripped, none empty
@@ -36,16 +36,16 @@ class Part(list):
   """A document that is a further part of the one before it. For NSP the two are no different documents."""
 
 
-def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, on_bad_record: str = "error",
-                   tfds_dir: str = "", cache: BucketCache = NO_CACHE, skipped: Counter[str] | None = None
-                   ) -> Iterator[Document]:
+def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, text_format: str = "auto",
+                   on_bad_record: str = "error", tfds_dir: str = "", cache: BucketCache = NO_CACHE,
+                   skipped: Counter[str] | None = None) -> Iterator[Document]:
   """The documents of a corpus, in an order that does not depend on the file system.
 
   A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
   `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
-  `*.jsonl`, `*.ndjson` and `*.parquet` hold one document per record; every other name is read as text, in which a blank
-  line starts a new document and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. Hidden files
-  (".name") in directories are left out; a binary file among the texts is an error rather than silently skipped.
+  JSON lines, JSON arrays and Parquet hold one document per record; in text a blank line starts a new document and each
+  other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its name or its
+  first bytes (`forms`); one that is none of these, such as a table, markup or an archive, is an error.
 
   A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
   weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
@@ -55,6 +55,7 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
   Args:
     path: `config.data.path`.
     text_field: the field of a record that holds the document.
+    text_format: "auto", or the form that every file is read as: a row of FORMATS.
     max_documents: stop after so many; 0 = all.
     on_bad_record: "error", or "skip" for records without text; broken files are always an error.
     tfds_dir: where TFDS keeps its data sets; "" = its default.
@@ -65,7 +66,7 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
     UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
       that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
   """
-  reading = Reading(text_field, on_bad_record, tfds_dir, cache, Counter() if skipped is None else skipped)
+  reading = Reading(text_field, text_format, on_bad_record, tfds_dir, cache, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
   documents = streams[0] if len(streams) == 1 else _take_turns(streams)
   return itertools.islice(documents, max_documents or None)
@@ -74,7 +75,8 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
 def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Document]:
   """`read_documents` as the config.data branch says."""
   return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
-                        on_bad_record=config_data.on_bad_record, tfds_dir=config_data.tfds_dir,
+                        text_format=config_data.text_format, on_bad_record=config_data.on_bad_record,
+                        tfds_dir=config_data.tfds_dir,
                         cache=BucketCache(config_data.cache_dir, config_data.cache_bytes))
 
 
@@ -110,7 +112,7 @@ def corpus_bytes(path: str) -> int | None:
     if source.startswith((*SOURCES, *REMOTE_PREFIXES)):
       return None
     files = find_files(source)
-    if any(file.endswith((".parquet", *COMPRESSIONS)) for file in files):
+    if any(file.lower().endswith((".parquet", *COMPRESSIONS)) for file in files):
       return None
     total += weight * sum(map(os.path.getsize, files))
   return round(total)
@@ -215,10 +217,8 @@ def _read_files(path: str, reading: Reading) -> Iterator[Document]:
 
 
 def _read_file(path: str, reading: Reading) -> Iterator[Document]:
-  stem, suffix = os.path.splitext(path)
-  if suffix in COMPRESSIONS:
-    suffix = os.path.splitext(stem)[1]
-  return FORMATS.get(suffix, _read_text)(path, reading)
+  form = reading.text_format if reading.text_format != "auto" else forms.recognise(path, reading.cache.open)
+  return FORMATS[form](path, reading)
 
 
 def _read_text(path: str, reading: Reading) -> Iterator[Document]:
@@ -290,6 +290,6 @@ def _tfds_documents(records: Iterable[dict], path: str, reading: Reading) -> Ite
 SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
   "pydoc:": pydoc_corpus.read, "tfds:": _read_tfds, "hf:": hf_datasets.read}
 
-# file name's suffix (without compression) -> (path, reading) -> documents. Every other file is text.
+# config.data.text_format, or what `forms.recognise` finds -> (path, reading) -> documents.
 FORMATS: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
-  ".jsonl": read_jsonl, ".ndjson": read_jsonl, ".parquet": read_parquet}
+  "text": _read_text, "jsonl": read_jsonl, "json": read_json, "parquet": read_parquet}

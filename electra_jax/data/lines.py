@@ -1,10 +1,12 @@
-"""How does a file become lines of text? Unpack (.gz, .zst), refuse what is no UTF-8 text, split at universal newlines.
+"""Lines of text files: unpacked (.gz, .zst), checked to be UTF-8 text, split at universal newlines.
 
 Everything streams: one chunk and one line are in memory. Errors name the file and the line or byte offset; behind a
 compressed file the offsets count unpacked bytes.
 """
 
+import codecs
 import gzip
+import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,13 +18,18 @@ from electra_jax.errors import UserError
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
 
-HEAD_BYTES = 8  # at least as long as a mark below or of UTF-8
+HEAD_BYTES = 1 << 16  # of a file, that tell its form
+_CONVERT = "convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`"
+TAR_MARK = slice(257, 262)  # where a tar archive says "ustar"
 
 # Files whose first bytes say that they are no text: what a user most often leaves in a corpus folder.
 BINARY_MAGIC = {
   b"\x1f\x8b": "gzip (the name must end in .gz)", b"\x28\xb5\x2f\xfd": "zstd (the name must end in .zst)",
   b"PK\x03\x04": "zip", b"%PDF": "PDF", b"PAR1": "Parquet", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
   b"\x7fELF": "ELF program", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+  b"7z\xbc\xaf": "7-Zip", b"Rar!\x1a": "RAR", b"ARROW1": "Arrow", b"Obj\x01": "Avro", b"\x89HDF": "HDF5",
+  b"SQLite format 3": "SQLite", b"\xd0\xcf\x11\xe0": "an Office document", b"{\\rtf": "RTF", b"GIF8": "GIF",
+  b"\x93NUMPY": "NumPy",
 }
 
 
@@ -34,10 +41,35 @@ def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> I
   Raises:
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or has a line over MAX_LINE_BYTES.
   """
-  unpack = COMPRESSIONS.get(os.path.splitext(path)[1], _plain_chunks)
+  yield from _numbered_lines(_chunks(path, open_file), path)
+
+
+def read_pieces(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> Iterator[str]:
+  """The text of a file in pieces of any length, unpacked and checked as by `read_lines`, whose errors it raises."""
+  decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
+  for chunk in itertools.chain(_joined_head(_chunks(path, open_file)), [b""]):
+    if not offset:
+      _check_text(chunk, path)
+    try:
+      yield decoder.decode(chunk, final=not chunk)
+    except UnicodeDecodeError as error:
+      raise UserError("A corpus file is not UTF-8", got=f"{path}: {error.reason} at or behind byte offset {offset}",
+                      allowed="UTF-8 text", fix=_CONVERT) from error
+    offset += len(chunk)
+
+
+def read_head(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> tuple[bytes, bool]:
+  """The first HEAD_BYTES of a file, unpacked, and whether they are all of it; raises as `read_lines`."""
+  head = next(_joined_head(_chunks(path, open_file)), b"")
+  return head[:HEAD_BYTES], len(head) < HEAD_BYTES
+
+
+def _chunks(path: str, open_file: Callable[[str], BinaryIO]) -> Iterator[bytes]:
+  """The unpacked bytes of a file."""
+  unpack = COMPRESSIONS.get(os.path.splitext(path.lower())[1], _plain_chunks)
   try:
     with open_file(path) as file:
-      yield from _numbered_lines(unpack(file, path), path)
+      yield from unpack(file, path)
   except OSError as error:
     raise UserError("A corpus file cannot be read", got=f"{path}: {error.strerror or error}",
                     allowed="a readable file", fix="check the file's permissions and its disk") from error
@@ -100,11 +132,13 @@ def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
     line = lines_before + len(universal_split(data[:error.start].decode("utf-8")))
     raise UserError("A corpus file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
                     f"{offset + error.start}, line {line} ({error.reason})", allowed="UTF-8 text",
-                    fix="convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`") from error
+                    fix=_CONVERT) from error
   return text.replace("\0", "") if "\0" in text else text
 
 
 def _check_text(head: bytes, path: str) -> None:
+  if head[TAR_MARK] == b"ustar":
+    raise _no_text(path, "it begins like a tar archive")
   for magic, name in BINARY_MAGIC.items():
     if head.startswith(magic):
       raise _no_text(path, f"it begins like {name} (byte offset 0: {head[:4].hex(' ')})")
@@ -163,4 +197,5 @@ def _bad_archive(path: str, kind: str, offset: int, error: object) -> UserError:
 
 
 # suffix after which a file name counts as if it were not there -> (file, path) -> chunks of unpacked bytes.
-COMPRESSIONS: dict[str, Callable[[BinaryIO, str], Iterator[bytes]]] = {".gz": _gzip_chunks, ".zst": _zstd_chunks}
+COMPRESSIONS: dict[str, Callable[[BinaryIO, str], Iterator[bytes]]] = {
+  ".gz": _gzip_chunks, ".tgz": _gzip_chunks, ".zst": _zstd_chunks}

@@ -1,4 +1,4 @@
-"""How does a record become a document? JSONL and Parquet, and what happens to records that hold no text.
+"""Records that hold documents: JSON lines, JSON arrays and Parquet, and what happens to those without text.
 
 A record holds one document in its text field, a paragraph on each line.
 """
@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
-from electra_jax.data.lines import read_lines, universal_split
+from electra_jax.data.lines import read_lines, read_pieces, universal_split
 from electra_jax.errors import UserError
 
+MAX_RECORD_CHARACTERS = 1 << 26  # of a JSON array or of objects over several lines
 PARQUET_ROWS = 256  # that are unpacked at once
 
+_BETWEEN_RECORDS = re.compile(r"[\s,]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -23,6 +25,7 @@ class Reading:
   """What a source must know besides its path: keys of config.data, and a place for counts."""
 
   text_field: str = "text"
+  text_format: str = "auto"  # of every file: a row of documents.FORMATS; auto: by name and content
   on_bad_record: str = "error"  # error | skip
   tfds_dir: str = ""
   cache: BucketCache = NO_CACHE  # opens the files
@@ -83,11 +86,68 @@ def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
     except (ValueError, RecursionError) as error:
       reading.skip(UserError("A JSONL record is broken", got=f"{place}: {error}", allowed="one JSON object per line",
                              fix="repair or remove the line; if the file was cut off, copy it again; --config.data."
-                                 "on_bad_record=skip passes over such lines and counts them"))
+                                 "on_bad_record=skip passes over such lines and counts them; text that only looks like "
+                                 "JSON is read with --config.data.text_format=text"))
       continue
     text = reading.text_of(record, place)
     if document := paragraphs(text or ""):
       yield document
+
+
+def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
+  """One document a record of an array, or of objects that are written over several lines.
+
+  Raises:
+    UserError: a record without text (unless those are skipped), with file and number; a file that is no JSON.
+  """
+  for number, record in enumerate(_json_records(read_pieces(path, reading.cache.open), path), 1):
+    text = reading.text_of(record, f"{path}: record {number}")
+    if document := paragraphs(text or ""):
+      yield document
+
+
+def _json_records(pieces: Iterator[str], path: str) -> Iterator[object]:
+  """The items of arrays, and the values outside of them; one record and one piece of the text are in memory."""
+  decode, text, start, is_in_array, number = json.JSONDecoder().raw_decode, "", 0, False, 1
+
+  def has_more() -> bool:
+    """Reads on: at least as much again as what is left, since a record that is not complete is decoded anew."""
+    nonlocal text, start
+    parts, missing = [text[start:]], len(text) - start if len(text) - start < MAX_RECORD_CHARACTERS else -1
+    while missing >= 0 and (piece := next(pieces, None)) is not None:
+      parts.append(piece)
+      missing -= max(1, len(piece))
+    text, start = "".join(parts), 0
+    return len(parts) > 1
+
+  while True:
+    start = _BETWEEN_RECORDS.match(text, start).end()
+    if start == len(text):
+      if has_more():
+        continue
+      if is_in_array:
+        raise _broken_json(path, f"it ends inside an array, behind record {number - 1}")
+      return
+    if text[start] == ("]" if is_in_array else "["):
+      is_in_array, start = not is_in_array, start + 1
+      continue
+    try:
+      record, end = decode(text, start)
+    except (ValueError, RecursionError) as error:
+      if has_more():
+        continue
+      raise _broken_json(path, f"record {number}: {error}") from error
+    if end == len(text) and has_more():  # a number may go on
+      continue
+    yield record
+    start, number = end, number + 1
+
+
+def _broken_json(path: str, got: str) -> UserError:
+  return UserError("A JSON file is broken", got=f"{path}: {got}",
+                   allowed=f"an array of objects, or objects, of up to {MAX_RECORD_CHARACTERS:,} characters each",
+                   fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
+                       "like JSON is read with --config.data.text_format=text")
 
 
 def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
