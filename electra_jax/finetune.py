@@ -35,10 +35,11 @@ from electra_jax import (
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted
-from electra_jax.models.bert import Bert, make_transformer_config, with_task
+from electra_jax.models.bert import Bert, with_task
 from electra_jax.optim import layerwise
 from electra_jax.predictions import Run, Split
 from electra_jax.tasks import batches, losses, results
+from electra_jax.training import setup
 
 
 def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) -> dict[str, dict[str, float]]:
@@ -143,10 +144,7 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
 
 def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
-  transformer = make_transformer_config(config.model, num_tokens=start.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat,
-                                        kernels=config.train.kernels)
-  transformer = with_task(transformer, config.task, task.num_labels)
+  transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
                                    config.task.layer_decay_form)
   tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)
@@ -174,7 +172,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   first_step = int(state.step)
   writer = metrics.MetricWriter(folder, config.log, restored_step=first_step, enabled=jax.process_index() == 0)
   bar = progress.Progress(num_steps, first_step, enabled=jax.process_index() == 0)
-  keys = jnp.stack([jax.random.key(seed, impl=pretrained.prng_impl(config.train.prng_impl)) for seed in seeds])
+  keys = jnp.stack([setup.random_key(seed, config.train.prng_impl, run.mesh) for seed in seeds])
   places = jax.tree.map(lambda x: x.sharding, state)
   train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0, out_shardings=(places, None))
   outputs_of = jax.jit(functools.partial(predictions.task_outputs, run=run),

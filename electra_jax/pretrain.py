@@ -6,16 +6,12 @@ Every objective shares this loop; what differs between them is the pure function
 import contextlib
 import functools
 import gc
-import re
 from collections.abc import Iterable, Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from electra_jax import (
-  averaging,
   batch_schedule,
   checkpoints,
   dispatches,
@@ -24,13 +20,9 @@ from electra_jax import (
   finetune,
   flops,
   inputs,
-  loss_scaling,
   memory,
   metrics,
   nonfinite,
-  norms,
-  objectives,
-  optim,
   pretrained,
   progress,
   published,
@@ -43,9 +35,9 @@ from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import pipeline
 from electra_jax.errors import Interrupted
-from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import electra_mlm
 from electra_jax.train_state import TrainState, count_parameters
+from electra_jax.training import setup
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
@@ -82,19 +74,11 @@ def train(given, workdir: str) -> dict[str, float]:
   data = inputs.open_data(config, workdir)
   start_up.done("data")
 
-  transformer = make_transformer_config(config.model, num_tokens=data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat,
-                                        kernels=config.train.kernels)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
-                              data.token_counts)
-  tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, max_hours=config.train.max_hours)
-  key = jax.random.key(config.seed, impl=prng_impl(config.train.prng_impl))
-  init_rng, train_rng, eval_rng = jax.random.split(key, 3)
-  example_batch = jax.tree.map(lambda rows: jnp.zeros((1, *rows.shape[1:]), rows.dtype), data.batch_at(0))
-  init_params = functools.partial(objective.init, init_rng, example_batch)
+  run = setup.make(config, mesh, num_tokens=data.tokenizer.vocab_size, token_counts=data.token_counts)
+  objective = run.objective
   workdir_lib.record_config(given, config, workdir)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
-  state = restore_or_init(saved, config, init_params, tx, mesh, data.tokenizer)
+  state = restore_or_init(saved, run, data.tokenizer)
   start_step = int(state.step)
   workdir_lib.record_start(workdir, start_step, mesh)
   start_up.done("restore")
@@ -112,8 +96,8 @@ def train(given, workdir: str) -> dict[str, float]:
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
 
   evaluated = functools.partial(train_state.evaluated_params, ema=config.eval.ema_params)
-  eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=eval_rng))
-  mlm_accuracy = electra_mlm.make_accuracy(transformer, config)
+  eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=run.eval_key))
+  mlm_accuracy = electra_mlm.make_accuracy(run.transformer, config)
   evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
                                mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
   batches = pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
@@ -139,9 +123,8 @@ def train(given, workdir: str) -> dict[str, float]:
           state = train_state.enter(phase, state)
         train_step = train_steps.get(of_shape := (first_step, stage, len(steps)))
         if train_step is None:
-          train_step = train_steps[of_shape] = make_train_step(
-            state, len(steps), objective=objective, phase=phase, tx=tx, rng=train_rng,
-            accumulation_steps=batch_schedule.micro_batches(stage.batch_size, config.train), **step_options(config))
+          train_step = train_steps[of_shape] = run.train_step(
+            phase, batch_schedule.micro_batches(stage.batch_size, config.train), len(steps))
           jax.block_until_ready(state)
           with timer.paused("start"):
             bar.message(memory.at_start(train_step, state, batch, *budget.now()))
@@ -161,7 +144,7 @@ def train(given, workdir: str) -> dict[str, float]:
           window = metrics.of_each_step(window)
           values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
           window = []
-          values = {"train/learning_rate": float(learning_rate(step - 1))} | values | timer.read()
+          values = {"train/learning_rate": float(run.learning_rate(step - 1))} | values | timer.read()
           writer.write(step, "train", values)
           bar.show(step, values)
         evaluates = dispatches.is_due(step, config.eval.every_steps)
@@ -201,21 +184,14 @@ def train(given, workdir: str) -> dict[str, float]:
   return result
 
 
-def prng_impl(name: str) -> str:
-  """`auto`: threefry on CPU, where runs are compared bit for bit; rbg on accelerators, where it is far faster."""
-  if name == "auto":
-    return "threefry2x32" if jax.default_backend() == "cpu" else "rbg"
-  return name
-
-
-def restore_or_init(saved: checkpoints.Checkpoints, config, init_params, tx, mesh, tokenizer) -> TrainState:
+def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer) -> TrainState:
   """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
-  parts, init_from = train_state.parts(config.train), config.checkpoint.init_from
-  state = saved.restore_newest(train_state.abstract_state(init_params, tx, mesh, **parts))
+  init_from = run.config.checkpoint.init_from
+  state = saved.restore_newest(run.abstract_state)
   if state is not None:
     print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
     return state
-  state = train_state.init_state(init_params, tx, mesh, **parts)
+  state = run.init_state()
   if init_from and published.is_published(init_from):
     params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)
@@ -241,82 +217,6 @@ def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoin
           or finetune.is_due(config, step, is_last=False)
           or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step
           or config.data.batch_unit == "tokens")  # each batch may have another number of rows than the one before
-
-
-def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments):
-  """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings.
-
-  With more than one update, batch and metrics have a leading axis of updates.
-  """
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-  step = functools.partial(update, **update_arguments)
-  return jax.jit(step if num_updates == 1 else dispatches.one_after_another(step), donate_argnums=0,
-                 out_shardings=(shardings, None))
-
-
-def step_options(config) -> dict:
-  """What the config asks of `update` besides its parts."""
-  return {"skip_nonfinite": config.train.on_nonfinite != "stop", "ema_decay": config.train.ema_decay,
-          "growth_steps": config.train.loss_scale_growth_steps, "norms_per_group": config.log.norms_per_group}
-
-
-def update(state: TrainState, batch, seconds=None, *, objective, phase, tx, rng, accumulation_steps: int,
-           skip_nonfinite: bool = False, ema_decay: float = 0.0, growth_steps: int = 2000,
-           norms_per_group: bool = False):
-  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
-
-  `seconds`, of `wall_clock.Budget`, is what a rate that goes by time needs; the other options are those of the config.
-  """
-  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
-  step_rng = jax.random.fold_in(rng, state.step)
-  gradients_of = jax.value_and_grad(loss_scaling.scaled(phase.loss, state.loss_scale), has_aux=True)
-
-  def add_micro_batch(total, index_and_rows):
-    index, rows = index_and_rows
-    micro_rng = jax.random.fold_in(step_rng, index)
-    return jax.tree.map(jnp.add, total, gradients_of(state.params, rows, micro_rng, True, num_targets)), None
-
-  if accumulation_steps == 1:
-    (loss, pairs), gradients = gradients_of(state.params, batch, step_rng, True, num_targets)
-  else:
-    # Row i goes to micro-batch i mod n: each device keeps its own rows, nothing moves between devices.
-    micro_batches = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), batch)
-    first = jax.tree.map(lambda x: x[0], micro_batches)
-    shapes = jax.eval_shape(lambda rows: gradients_of(state.params, rows, step_rng, True, num_targets), first)
-    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    numbered = (jnp.arange(accumulation_steps), micro_batches)
-    ((loss, pairs), gradients), _ = jax.lax.scan(add_micro_batch, zeros, numbered)
-
-  loss, gradients = loss_scaling.unscaled((loss, gradients), state.loss_scale)
-  gradients = keep_trainable(gradients, phase.trainable)
-  timing = {} if seconds is None else {"seconds": seconds}
-  updates, opt_state = tx.update(gradients, state.opt_state, state.params, **timing)
-  updates = keep_trainable(updates, phase.trainable)
-  params = optax.apply_updates(state.params, updates)
-  one = jnp.ones(())
-  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (norms.global_norm(gradients), one)}
-  pairs |= {} if seconds is None else wall_clock.pairs(opt_state)
-  if norms_per_group:
-    pairs |= norms.by_group(gradients, "gradient_norm") | norms.by_group(updates, "update_norm")
-  new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)
-  if state.ema_params is not None:
-    new = new._replace(ema_params=averaging.follow(state.ema_params, params, ema_decay, state.step))
-  if skip_nonfinite or state.loss_scale is not None:
-    new, pairs = nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs)
-    was_skipped = pairs[nonfinite.SKIPPED][0] > 0
-  if state.skipped_in_a_row is not None:
-    new = new._replace(skipped_in_a_row=nonfinite.count_in_a_row(state.skipped_in_a_row, was_skipped))
-  if state.loss_scale is not None:
-    new = new._replace(loss_scale=loss_scaling.adjusted(state.loss_scale, was_skipped, growth_steps))
-    pairs["train/loss_scale"] = (state.loss_scale.scale, one)
-  return new, pairs
-
-
-def keep_trainable(tree, trainable: str):
-  """Zeros for every parameter that a phase leaves alone; zero gradients by themselves would still decay."""
-  pattern = re.compile(trainable)
-  return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: leaf if pattern.fullmatch(sharding.path_name(path)) else jnp.zeros_like(leaf), tree)
 
 
 def on_devices(batches: Iterator[dict[str, np.ndarray]], dispatched: Iterable[range], mesh

@@ -117,10 +117,3 @@ def _init_parts(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
            **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
   params = Bert(transformer, head_names=head_names).init(rng, batch, False, method="task_outputs")["params"]
   return params if names is None else {name: params[name] for name in names}
-
-
-def prng_impl(name: str) -> str:
-  """Of `train.prng_impl`; `auto` as in pre-training: threefry on CPU, rbg on accelerators."""
-  if name == "auto":
-    return "threefry2x32" if jax.default_backend() == "cpu" else "rbg"
-  return name

@@ -24,6 +24,7 @@ from electra_jax.batch_schedule import BatchSchedule, Detour, Stage
 from electra_jax.data import pipeline
 from electra_jax.errors import UserError
 from electra_jax.optim import schedules, timed
+from electra_jax.training import step as step_lib
 from tests import fake_objective
 from tests.optim.test_schedules import SHAPES, branch
 from tests.small_runs import prepare, small, with_data_of
@@ -123,13 +124,13 @@ def test_every_example_comes_in_order_whatever_the_sizes():
 
 
 def test_a_run_with_growing_batches_compiles_each_size_once_and_resumes_exactly(run, tmp_path, monkeypatch):
-  made, make_train_step = [], pretrain.make_train_step
+  made, make_train_step = [], step_lib.make_train_step
 
   def make(*arguments, **options):
     made.append(options["accumulation_steps"])
     return make_train_step(*arguments, **options)
 
-  monkeypatch.setattr(pretrain, "make_train_step", make)
+  monkeypatch.setattr(step_lib, "make_train_step", make)
   options = dict(train__batch_size=32, train__initial_batch_size=8, train__batch_size_ramp_steps=4,
                  train__accumulation_steps=2, eval__batch_size=8, optimizer__schedule="constant",
                  checkpoint__every_steps=3)

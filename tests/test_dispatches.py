@@ -11,6 +11,7 @@ from configs import tiny
 from electra_jax import checkpoints, dispatches, evaluation, metrics, nonfinite, objectives, pretrain, sharding
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
+from electra_jax.training import step as step_lib
 from tests import fake_objective
 from tests.small_runs import prepare, with_data_of
 
@@ -67,13 +68,13 @@ def test_a_run_in_dispatches_equals_one_of_single_updates_and_resumes_exactly(pr
   options = dict(train__num_steps=8, train__log_every_steps=4, checkpoint__every_steps=3, checkpoint__keep_last=9)
   pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "single"))
   options |= dict(train__steps_per_dispatch=2)  # updates 1-2, 3, 4, 5-6, 7-8
-  sizes, make_train_step = [], pretrain.make_train_step
+  sizes, make_train_step = [], step_lib.make_train_step
 
   def make(state, num_updates=1, **arguments):
     sizes.append(num_updates)
     return make_train_step(state, num_updates, **arguments)
 
-  monkeypatch.setattr(pretrain, "make_train_step", make)
+  monkeypatch.setattr(step_lib, "make_train_step", make)
   pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "pairs"))
   assert sizes == [2, 1]  # each compiled once
   expected = training_rows(tmp_path / "pairs")
@@ -95,8 +96,8 @@ def test_batches_of_equally_many_tokens_go_one_by_one(tmp_path, monkeypatch):
   """They differ in their numbers of rows, so that no program holds two of them."""
   monkeypatch.setattr(objectives, "make", fake_objective.make)
   data = prepare(tmp_path, train__num_steps=0, data__format="DOC-SENTENCES")
-  sizes, make_train_step = [], pretrain.make_train_step
-  monkeypatch.setattr(pretrain, "make_train_step", lambda state, num_updates=1, **arguments: (
+  sizes, make_train_step = [], step_lib.make_train_step
+  monkeypatch.setattr(step_lib, "make_train_step", lambda state, num_updates=1, **arguments: (
     sizes.append(num_updates) or make_train_step(state, num_updates, **arguments)))
   options = dict(data__format="DOC-SENTENCES", train__num_steps=6, train__log_every_steps=3,
                  train__steps_per_dispatch=3, checkpoint__every_steps=6, eval__every_steps=6)

@@ -14,9 +14,10 @@ import pytest
 
 from configs import roberta_base, small
 from electra_jax import config as config_lib
-from electra_jax import flops, objectives, optim, pretrain
+from electra_jax import flops, objectives, optim
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState
+from electra_jax.training import step as step_lib
 
 SIZES = {"data.sequence_length": 64, "train.batch_size": 8, "model.hidden_size": 128, "model.embedding_size": 64,
          "model.intermediate_size": 512, "model.num_attention_heads": 2}
@@ -41,7 +42,7 @@ def program(recipe, changes):
   key = jax.random.key(0)
   params = jax.eval_shape(functools.partial(objective.init, key), batch)
   state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(tx.init, params))
-  update = functools.partial(pretrain.update, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
+  update = functools.partial(step_lib.update, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
                              accumulation_steps=1)
   return config, update, (state, batch)
 

@@ -12,7 +12,7 @@ LAYERS = {
   "main": 4, "tools": 4,
   "pretrain": 3, "finetune": 3, "predictions": 3, "pretrained": 3, "inference": 3, "published": 3, "fine_tuned": 3,
   "runs": 3, "evaluation": 3, "inputs": 3,
-  "objectives": 2, "exchange": 2, "tasks": 2,
+  "objectives": 2, "exchange": 2, "tasks": 2, "training": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
   "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0, "averaging": 0,
@@ -20,7 +20,7 @@ LAYERS = {
   "loss_scaling": 0, "figures": 0,
 }
 # Modules of one layer that may see each other, from left to right.
-SIDEWAYS = {("tools", "main"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
+SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "runs"), ("runs", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
             ("pretrain", "finetune"), ("pretrain", "pretrained"), ("pretrain", "evaluation"),
             ("pretrain", "inputs"), ("inputs", "evaluation"),

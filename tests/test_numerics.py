@@ -25,6 +25,7 @@ from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import generators, z_loss
 from electra_jax.objectives.contract import Objective, Phase
 from electra_jax.tools import checkpoints as checkpoints_tool
+from electra_jax.training import step as step_lib
 from tests.objectives.test_objectives import make_batch
 from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus
@@ -52,8 +53,8 @@ def start(monkeypatch, config, **options):
   parts = train_state.parts(config.train)
   state = train_state.init_state(functools.partial(OBJECTIVE.init, None, None), tx, one_device(), **parts)
   return state, jax.jit(functools.partial(
-    pretrain.update, objective=OBJECTIVE, phase=OBJECTIVE.phases[0], tx=tx, rng=jax.random.key(0),
-    accumulation_steps=1, **pretrain.step_options(config)))
+    step_lib.update, objective=OBJECTIVE, phase=OBJECTIVE.phases[0], tx=tx, rng=jax.random.key(0),
+    accumulation_steps=1, **step_lib.step_options(config)))
 
 
 def test_the_loss_scale_follows_overflows_and_a_restart(tmp_path, monkeypatch):
@@ -150,8 +151,8 @@ def in_half():
   state = train_state.init_state(functools.partial(objective.init, jax.random.key(0), rows), tx, mesh,
                                  **train_state.parts(config.train))
   with jax.set_mesh(mesh):
-    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
-                                    rng=jax.random.key(5), accumulation_steps=1, **pretrain.step_options(config))
+    step = step_lib.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
+                                    rng=jax.random.key(5), accumulation_steps=1, **step_lib.step_options(config))
     window = []
     for _ in range(3):
       state, pairs = step(state, sharding.put_batch(jax.tree.map(np.asarray, make_batch()), mesh))

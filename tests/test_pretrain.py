@@ -20,6 +20,7 @@ from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives.contract import Objective, Phase
 from electra_jax.train_state import abstract_state, init_state
+from electra_jax.training import step as step_lib
 from tests.conftest import ROOT
 from tests.objectives.test_objectives import make_batch
 
@@ -50,7 +51,7 @@ def setup(config, mesh):
 def run_steps(config, mesh, batches, num_steps=1):
   objective, tx, state = setup(config, mesh)
   with jax.set_mesh(mesh):
-    step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
+    step = step_lib.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
                                     rng=jax.random.key(5), accumulation_steps=config.train.accumulation_steps)
     for index in range(num_steps):
       state, pairs = step(state, sharding.put_batch(jax.tree.map(np.asarray, batches[index]), mesh))
@@ -143,7 +144,7 @@ def test_phases_follow_the_step_and_freeze_what_they_say():
   params = {name: {"kernel": jnp.ones(3)} for name in "ab"}
   tx = optim.make(tiny_config().optimizer, 10)[0]
   state = pretrain.TrainState(jnp.int32(2), params, tx.init(params))
-  after, _ = pretrain.update(state, {"x": jnp.ones((2, 1))}, objective=objective, phase=phases[1], tx=tx,
+  after, _ = step_lib.update(state, {"x": jnp.ones((2, 1))}, objective=objective, phase=phases[1], tx=tx,
                              rng=jax.random.key(0), accumulation_steps=1)
   assert np.array_equal(after.params["a"]["kernel"], params["a"]["kernel"])  # no decay either
   assert not np.array_equal(after.params["b"]["kernel"], params["b"]["kernel"])

@@ -20,6 +20,7 @@ from electra_jax.data import order, pipeline, shards, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.models.attention import attention
 from electra_jax.tools import show_batch
+from electra_jax.training import step as step_lib
 from tests import fake_objective
 from tests.data import test_pipeline
 from tests.objectives import test_objectives
@@ -164,7 +165,7 @@ def training_rows(workdir):
 
 def test_a_run_changes_its_length_once_and_resumes_exactly(prepared, tmp_path, monkeypatch):
   """Its batches grow as well, in micro-batches, on eight devices; held-out text is always read at full length."""
-  programs, evaluated, make_train_step = [], set(), pretrain.make_train_step
+  programs, evaluated, make_train_step = [], set(), step_lib.make_train_step
 
   def make(*arguments, **options):
     made = make_train_step(*arguments, **options)
@@ -183,7 +184,7 @@ def test_a_run_changes_its_length_once_and_resumes_exactly(prepared, tmp_path, m
     return put_batch(batch, mesh)
 
   monkeypatch.setattr(objectives, "make", fake_objective.make)
-  monkeypatch.setattr(pretrain, "make_train_step", make)
+  monkeypatch.setattr(step_lib, "make_train_step", make)
   monkeypatch.setattr(pretrain.evaluation.sharding, "put_batch", put)
   options = dict(train__batch_size=32, train__initial_batch_size=16, train__batch_size_ramp_steps=2,
                  train__accumulation_steps=2, eval__batch_size=8, optimizer__schedule="constant",

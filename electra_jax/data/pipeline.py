@@ -39,6 +39,16 @@ BATCH_DTYPES = {
 }
 
 
+def batch_shapes(config_data, batch_size: int) -> dict[str, tuple[tuple[int, ...], type]]:
+  """Name -> (shape, dtype) of the arrays of a global batch of full rows."""
+  length, slots = config_data.sequence_length, config_data.masking.max_predictions
+  shapes = {name: ((batch_size, slots if name.startswith("masked_") and name != "masked_input_ids" else length), dtype)
+            for name, dtype in BATCH_DTYPES.items()}
+  if config_data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
+    shapes["nsp_label"] = ((batch_size,), np.int32)
+  return shapes
+
+
 def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
                   process_count: int = 1, schedule: BatchSchedule | None = None) -> Callable[[int], Batch]:
   """A function from the step to this process's rows of the global batch of that step.

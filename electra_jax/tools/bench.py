@@ -56,7 +56,8 @@ def synthetic_batch(config) -> dict[str, np.ndarray]:
   """Full rows of random ordinary ids with the recipe's shapes and number of masked positions."""
   rng = np.random.default_rng(0)
   rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
-  ids = rng.integers(1000, config.data.tokenizer.vocab_size, (rows, length), dtype=np.int32)
+  vocab_size = config.data.tokenizer.vocab_size
+  ids = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, length), dtype=np.int32)
   positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :slots], axis=1).astype(np.int32)
   masked = ids.copy()
   np.put_along_axis(masked, positions, 103, axis=1)
@@ -115,28 +116,17 @@ def compared(now: dict, path: str) -> str:
 def time_step(config, *, windows: int, window_steps: int, profile: str = "", alone=None) -> dict:
   """The figures of one recipe; see USAGE. What is timed runs within the context `alone`, compiling does not."""
   import jax
-  import jax.numpy as jnp
 
-  from electra_jax import flops, objectives, optim, pretrain, sharding, train_state
-  from electra_jax.models.bert import make_transformer_config
+  from electra_jax import flops, sharding
+  from electra_jax.training import setup
 
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
-  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat,
-                                        kernels=config.train.kernels)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
-                              np.ones(config.data.tokenizer.vocab_size, int))
-  tx, _ = optim.make(config.optimizer, config.train.num_steps)
-  rows = synthetic_batch(config)
-  key = jax.random.key(config.seed, impl=pretrain.prng_impl(config.train.prng_impl))
-  example = jax.tree.map(lambda x: jnp.asarray(x[:1]), rows)
-  state = train_state.init_state(functools.partial(objective.init, key, example), tx, mesh)
+  run, rows, updates = setup.make(config, mesh), synthetic_batch(config), config.train.steps_per_dispatch
+  state = run.init_state()
   with jax.set_mesh(mesh):
-    updates = config.train.steps_per_dispatch
     batch = sharding.put_batches([rows] * updates, mesh)
-    step = pretrain.make_train_step(state, updates, objective=objective, phase=objective.phases[0], tx=tx, rng=key,
-                                    accumulation_steps=config.train.accumulation_steps)
+    step = run.train_step(run.objective.phases[0], config.train.accumulation_steps, updates)
     started = time.perf_counter()
     step = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - started

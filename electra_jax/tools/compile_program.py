@@ -1,7 +1,6 @@
 """What is compiled for devices that are not here? A slice of TPUs without its chips, and the train step for it."""
 
 import contextlib
-import functools
 import math
 import os
 import re
@@ -77,53 +76,23 @@ def lower_step(config, devices: list):
     UserError: the mesh, the batch or the sizes do not fit the devices.
   """
   import jax
-  import jax.numpy as jnp
-  import numpy as np
 
-  from electra_jax import objectives, optim, pretrain, sharding, train_state
-  from electra_jax.models.bert import make_transformer_config
+  from electra_jax import sharding
+  from electra_jax.data import pipeline
+  from electra_jax.training import setup
 
   mesh = sharding.make_mesh(config.mesh, devices)
   steps = config.train.accumulation_steps
   sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
-  transformer = make_transformer_config(config.model, num_tokens=config.data.tokenizer.vocab_size,
-                                        dtype=config.train.compute_dtype, remat=config.train.remat)
-  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps,
-                              np.ones(config.data.tokenizer.vocab_size, int))
-  tx, _ = optim.make(config.optimizer, config.train.num_steps)
-  # `auto` asks for the backend of this process; it must be that of the target.
-  impl = config.train.prng_impl
-  if impl == "auto":
-    impl = "threefry2x32" if devices[0].platform == "cpu" else "rbg"
-  key = jax.random.key(config.seed, impl=impl)
-  shapes = batch_shapes(config)
-  example = {name: jnp.zeros((1, *shape[1:]), dtype) for name, (shape, dtype) in shapes.items()}
-  state = train_state.abstract_state(functools.partial(objective.init, key, example), tx, mesh,
-                                     **train_state.parts(config.train))
+  run = setup.make(config, mesh)
   batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
-           for name, (shape, dtype) in shapes.items()}
+           for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
 
   def lower():
     with jax.set_mesh(mesh):
-      step = pretrain.make_train_step(state, objective=objective, phase=objective.phases[-1], tx=tx, rng=key,
-                                      accumulation_steps=steps, **pretrain.step_options(config))
-      return step.lower(state, batch)
+      return run.train_step(run.objective.phases[-1], steps).lower(run.abstract_state, batch)
 
-  return state, batch, lower
-
-
-def batch_shapes(config) -> dict[str, tuple[tuple[int, ...], type]]:
-  """Name -> (shape, dtype) of the arrays of a global batch."""
-  import numpy as np
-
-  from electra_jax.data.pipeline import BATCH_DTYPES
-
-  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
-  shapes = {name: ((rows, slots if name in ("masked_positions", "masked_ids", "masked_weights") else length), dtype)
-            for name, dtype in BATCH_DTYPES.items()}
-  if config.data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
-    shapes["nsp_label"] = ((rows,), np.int32)
-  return shapes
+  return run.abstract_state, batch, lower
 
 
 def out_of_memory(message: str) -> str:

@@ -15,6 +15,7 @@ from electra_jax import checkpoints, inputs, metrics, objectives, optim, pretrai
 from electra_jax import config as config_lib
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState
+from electra_jax.training import step as step_lib
 from tests.conftest import ROOT
 from tests.objectives.ablation_rows import COUNTS, initialise
 from tests.objectives.test_objectives import FAST_TO_COMPILE, make_batch
@@ -49,7 +50,7 @@ def compiled(branches):
   state = TrainState(jnp.int32(0), params, opt_state)
   arguments = dict(objective=objective, tx=tx, rng=jax.random.key(5), accumulation_steps=1)
   # Without donation: the state that is kept here serves several configs.
-  steps = [jax.jit(functools.partial(pretrain.update, phase=phase, **arguments), compiler_options=FAST_TO_COMPILE)
+  steps = [jax.jit(functools.partial(step_lib.update, phase=phase, **arguments), compiler_options=FAST_TO_COMPILE)
            for phase in objective.phases]
   return state, steps, objective
 

@@ -1,0 +1,88 @@
+"""The parts of a pre-training: mesh, objective, optimizer, state and compiled step.
+
+Training, the benchmark and the compile check put them together here, so that all three run the very same step.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, PyTree
+
+from electra_jax import objectives, optim, train_state
+from electra_jax.data import pipeline
+from electra_jax.models.bert import make_transformer_config
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.train_state import TrainState
+from electra_jax.training import step
+
+
+class Setup(NamedTuple):
+  """What `make` puts together."""
+
+  config: object  # resolved
+  mesh: Mesh
+  transformer: TransformerConfig  # of the encoder that is kept
+  objective: Objective
+  optimizer: optax.GradientTransformation
+  learning_rate: Callable  # update (from 0) -> rate
+  init_params: Callable[[], PyTree]
+  abstract_state: TrainState  # jax.ShapeDtypeStruct leaves, with shardings
+  train_key: Array
+  eval_key: Array
+
+  def init_state(self) -> TrainState:
+    """A new state, on its devices."""
+    return train_state.init_state(self.init_params, self.optimizer, self.mesh, **train_state.parts(self.config.train))
+
+  def train_step(self, phase: Phase, micro_batches: int, num_updates: int = 1) -> Callable:
+    """(state, batch) -> (state, metrics), to be compiled; see `step.make_train_step`."""
+    return step.make_train_step(self.abstract_state, num_updates, objective=self.objective, phase=phase,
+                                tx=self.optimizer, rng=self.train_key, accumulation_steps=micro_batches,
+                                **step.step_options(self.config))
+
+
+def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.ndarray | None = None) -> Setup:
+  """The parts of a run; no array is made but the keys.
+
+  Args:
+    config: a resolved config.
+    mesh: of `sharding.make_mesh`; its devices need not be of this machine.
+    num_tokens: of the vocabulary; None: as many as the config asks for.
+    token_counts: int [tokens] of the training corpus, for generators that are made of it; None: all alike.
+  """
+  num_tokens = config.data.tokenizer.vocab_size if num_tokens is None else num_tokens
+  token_counts = np.ones(num_tokens, np.int64) if token_counts is None else token_counts
+  transformer = make_transformer(config, num_tokens)
+  objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps, token_counts)
+  optimizer, learning_rate = optim.make(config.optimizer, config.train.num_steps, max_hours=config.train.max_hours)
+  init_key, train_key, eval_key = jax.random.split(random_key(config.seed, config.train.prng_impl, mesh), 3)
+  example = {name: jnp.zeros((1, *shape[1:]), dtype)
+             for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
+  init_params = functools.partial(objective.init, init_key, example)
+  state = train_state.abstract_state(init_params, optimizer, mesh, **train_state.parts(config.train))
+  return Setup(config, mesh, transformer, objective, optimizer, learning_rate, init_params, state, train_key, eval_key)
+
+
+def make_transformer(config, num_tokens: int) -> TransformerConfig:
+  """The kept encoder as it is trained: with the config's types, kernels and rematerialisation."""
+  return make_transformer_config(config.model, num_tokens=num_tokens, dtype=config.train.compute_dtype,
+                                 remat=config.train.remat, kernels=config.train.kernels)
+
+
+def random_key(seed: int, impl: str, mesh: Mesh) -> Array:
+  """The key of a run.
+
+  Args:
+    impl: config.train.prng_impl; `auto` is threefry on CPUs, where runs are compared bit for bit, and rbg on
+      accelerators, where it is far faster.
+  """
+  if impl == "auto":
+    impl = "threefry2x32" if mesh.devices.flat[0].platform == "cpu" else "rbg"
+  return jax.random.key(seed, impl=impl)
