@@ -1,4 +1,4 @@
-"""How does a run survive? Asynchronous Orbax checkpoints; the newest good one wins, then init_from, then scratch."""
+"""Checkpoints of a run: written by Orbax while the loop goes on; the newest good one is where a start resumes."""
 
 import contextlib
 import functools
@@ -9,21 +9,24 @@ import sys
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
 
-from electra_jax import distributed, sharding
+from electra_jax import checkpoint_reading as reading
+from electra_jax import distributed
 from electra_jax.errors import NoAnswerError, UserError, listed
 from electra_jax.train_state import TrainState
+
+FINITE = ("params", "opt_state", "ema_params")  # parts of a state that are saved only if they are finite
+DAMAGED, REASON = ".damaged", "damage.txt"  # what a damaged checkpoint's folder is called, and the file that says why
 
 
 class Checkpoints:
   """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
 
   def __init__(self, workdir: str, config_checkpoint):
-    self._directory = _directory(workdir)
+    self._workdir, self._directory = workdir, _directory(workdir)
     options = ocp.CheckpointManagerOptions(
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
@@ -32,44 +35,55 @@ class Checkpoints:
     with self._storage_errors():
       try:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
-      except (ValueError, TypeError, KeyError):  # one damaged metadata file; without it Orbax still finds the arrays
-        _remove_damaged_metadata(self._directory)
+      except (ValueError, TypeError, KeyError):  # Orbax refuses all for the metadata of one
+        self._set_aside(_unreadable_metadata(self._directory))
         self._manager = ocp.CheckpointManager(self._directory, options=options)
     self._every_steps = config_checkpoint.every_steps
 
   def restore_newest(self, abstract: TrainState) -> TrainState | None:
     """The newest checkpoint that can be read, on the devices that `abstract` names; None where there is none.
 
-    A damaged one is reported and removed from the order; the one before it is used.
+    One that is known to be damaged is passed over. If one before it can be read, it is renamed to STEP.damaged, which
+    the report lists (`set_aside`).
 
     Raises:
-      UserError: there are checkpoints, but none can be read, or they are of another model.
+      UserError: there are checkpoints, but all are damaged, or they are of another model.
+      NoAnswerError: the disk does not give what it may give later; nothing is passed over for that.
     """
-    steps = sorted(self._manager.all_steps(), reverse=True)
-    faults = []
-    for step in steps:
+    damaged: dict[int, str] = {}
+    for step in sorted(self._manager.all_steps(), reverse=True):
+      path = os.path.join(self._directory, str(step))
       try:
-        path = os.path.join(self._directory, str(step))
-        with _reader() as reader:
-          metadata = reader.metadata(path)
-        _check_shapes(_saved_params(metadata), abstract.params, path)
-        as_saved = _counting_as(metadata, abstract)
-        parts = self._manager.restore(step, args=ocp.args.StandardRestore(_parts(as_saved)))
-        _check_sums(metadata, parts)
-      except UserError:
-        raise
-      except Exception as error:  # Orbax and TensorStore raise many types for damaged files
-        faults.append(f"\n    step {step}: {_first_line(error)}")
-        logging.warning("The checkpoint of step %d is damaged; trying the one before.%s", step, faults[-1])
+        state = reading.patiently(functools.partial(_read_state, path, abstract))
+      except reading.Damaged as damage:
+        damaged[step] = str(damage)
+        logging.warning("The checkpoint of step %d is damaged; trying the one before.\n    %s", step, damage)
         continue
-      for damaged in steps[: len(faults)]:
-        self._manager.delete(damaged)
-      return _counting_like(abstract, as_saved._replace(**parts))
+      if damaged:
+        with self._storage_errors():
+          self._set_aside(damaged)
+          self._manager.reload()
+      return state
+    faults = [f"step {step}: {reason}" for step, reason in damaged.items()]
+    faults += [f"{name}: {reason}" for name, reason in set_aside(self._workdir).items()]
     if faults:
-      raise UserError(f"None of the checkpoints in {self._directory} can be read", got="".join(faults),
+      raise UserError(f"None of the checkpoints in {self._directory} can be read", got=listed(faults, most=5),
                       allowed="at least one complete checkpoint of this model",
                       fix="restore the folder from a backup, or start again in a new --workdir")
     return None
+
+  def _set_aside(self, damaged: dict[int, str]) -> None:
+    """Renames damaged checkpoints, so that their steps can be saved again; nothing is deleted."""
+    if jax.process_index() == 0:
+      for step, reason in damaged.items():
+        path = os.path.join(self._directory, str(step))
+        free = next(name for number in range(1, sys.maxsize)
+                    if not os.path.exists(name := f"{path}{DAMAGED}{f'-{number}' * (number > 1)}"))
+        os.rename(path, free)
+        with open(os.path.join(free, REASON), "w", encoding="utf-8") as file:
+          file.write(f"{reason}\n")
+        logging.warning("The damaged checkpoint of step %d is kept as %s.", step, free)
+    distributed.barrier("damaged checkpoints")
 
   def save_if_due(self, state: TrainState, step: int) -> None:
     """Starts a save at every multiple of `checkpoint.every_steps`; the loop goes on while it is written.
@@ -89,18 +103,32 @@ class Checkpoints:
     """Whether `save_if_due` saves this step."""
     return step % self._every_steps == 0
 
-  def save(self, state: TrainState, step: int) -> None:
+  def save(self, state: TrainState, step: int, finite: tuple[str, ...] = FINITE) -> None:
     """Starts a save of this step, unless it is there already.
 
+    Args:
+      state: what is saved.
+      step: its name.
+      finite: fields of the state; with NaN or infinity in one of them nothing is saved.
+
     Raises:
-      UserError: the disk is full or cannot be written, now or in the save before; earlier checkpoints stay as they
-        were.
+      UserError: the state is not finite; or the disk is full or cannot be written, now or in the save before. Earlier
+        checkpoints stay as they were.
     """
     if step in self._manager.all_steps():
       return
+    sums, nonfinite = reading.examine(_parts(state))
+    faults = [name for name in nonfinite if name.split("/")[0] in finite]
+    if faults:
+      sound = max(self._manager.all_steps(), default=None)
+      raise UserError(f"The state of step {step} is not finite and is not saved", got=listed(faults, most=3),
+                      allowed="finite parameters and moments",
+                      fix="lower --config.optimizer.learning_rate, lengthen the warm-up, or skip such updates with "
+                      "--config.train.on_nonfinite=skip; the same command resumes from "
+                      + ("the start, for there is no checkpoint yet" if sound is None else
+                         f"the last sound checkpoint, of step {sound}"))
     with self._storage_errors():
-      self._manager.save(step, args=ocp.args.StandardSave(_parts(state)), force=True,
-                         custom_metadata={"sums": _sums(_parts(state))})
+      self._manager.save(step, args=ocp.args.StandardSave(_parts(state)), force=True, custom_metadata={"sums": sums})
 
   def delete_after(self, step: int) -> None:
     """Removes the checkpoints of later steps."""
@@ -125,6 +153,8 @@ class Checkpoints:
     """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
     try:
       yield
+    except UserError:
+      raise
     except (OSError, ValueError) as error:  # TensorStore reports a full disk as ValueError
       lost = distributed.find_lost_process(error)
       if lost is not None:
@@ -169,42 +199,44 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
                     "check the path, or train first: launch/demo.sh makes one in minutes")
   step = max(steps) if step is None else step
   path = os.path.join(_directory(workdir), str(step))
-  with _reader() as reader:
-    try:
-      metadata = reader.metadata(path)
-      if part not in metadata.item_metadata["default"].tree:
-        raise UserError(f"The checkpoint {path} has no {part}", got="a run without a moving average",
-                        allowed="a run with train.ema_decay above 0",
-                        fix="use its parameters, or train with an average")
-      saved = _saved_params(metadata, part)
-      if abstract_params is None:
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        abstract_params = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), saved)
-      _check_shapes(saved, abstract_params, path)
-      item = {part: abstract_params}
-      restore_args = ocp.checkpoint_utils.construct_restore_args(item)
-      default = ocp.args.PyTreeRestore(item, restore_args=restore_args, partial_restore=True)
-      params = reader.restore(path, args=ocp.args.Composite(default=default))["default"][part]
-      _check_sums(metadata, {part: params})
-    except UserError:
-      raise
-    except Exception as error:  # Orbax and TensorStore raise many types for damaged files
-      others = ", ".join(str(other) for other in steps if other != step) or "none"
-      raise UserError(f"The parameters in {path} cannot be read",
-                      got=_first_line(error),
-                      allowed="a complete checkpoint",
-                      fix=f"use another step (there are: {others}), or restore the folder from a backup") from error
-  return step, params
+
+  def read():
+    tree, sums = reading.read_metadata(path)
+    if part not in tree:
+      raise UserError(f"The checkpoint {path} has no {part}", got="a run without a moving average",
+                      allowed="a run with train.ema_decay above 0",
+                      fix="use its parameters, or train with an average")
+    wanted = abstract_params
+    if wanted is None:
+      device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+      wanted = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), tree[part])
+    return reading.read_parts(path, tree, sums, {part: wanted})[part]
+
+  try:
+    return step, reading.patiently(read)
+  except reading.Damaged as damage:
+    others = ", ".join(str(other) for other in steps if other != step) or "none"
+    raise UserError(f"The parameters in {path} cannot be read", got=damage, allowed="a complete checkpoint",
+                    fix=f"use another step (there are: {others}), or restore the folder from a backup") from damage
 
 
-def _reader() -> ocp.Checkpointer:
-  # Composite, although there is one item: the step's folder, which holds the metadata, is what Orbax then opens.
-  return ocp.Checkpointer(ocp.CompositeCheckpointHandler(default=ocp.PyTreeCheckpointHandler()))
+def set_aside(workdir: str) -> dict[str, str]:
+  """{name: reason} of the damaged checkpoints that starts of the run have passed over and renamed."""
+  directory = _directory(workdir)
+  names = sorted(name for name in os.listdir(directory) if DAMAGED in name) if os.path.isdir(directory) else []
+  found = {}
+  for name in names:
+    found[name] = "damaged"
+    with contextlib.suppress(OSError), open(os.path.join(directory, name, REASON), encoding="utf-8") as file:
+      found[name] = file.read().strip()
+  return found
 
 
-def _saved_params(metadata, part: str = "params") -> PyTree:
-  """Shapes and types of the parameters in a checkpoint."""
-  return metadata.item_metadata["default"].tree[part]
+def _read_state(path: str, abstract: TrainState) -> TrainState:
+  tree, sums = reading.read_metadata(path)
+  as_saved = _counting_as(tree, abstract)
+  parts = reading.read_parts(path, tree, sums, _parts(as_saved))
+  return _counting_like(abstract, as_saved._replace(**parts))
 
 
 def _parts(state: TrainState) -> dict[str, PyTree]:
@@ -212,14 +244,14 @@ def _parts(state: TrainState) -> dict[str, PyTree]:
   return {name: part for name, part in state._asdict().items() if part is not None}
 
 
-def _counting_as(metadata, abstract: TrainState) -> TrainState:
+def _counting_as(tree: dict, abstract: TrainState) -> TrainState:
   """`abstract`, counting skipped updates if the checkpoint does: `train.on_nonfinite` may change between starts.
 
   The state of fine-tuning has no such field.
   """
   if "skipped_in_a_row" not in abstract._fields:
     return abstract
-  is_there = "skipped_in_a_row" in metadata.item_metadata["default"].tree
+  is_there = "skipped_in_a_row" in tree
   return abstract._replace(skipped_in_a_row=abstract.step if is_there else None)  # both are one int32 everywhere
 
 
@@ -232,54 +264,15 @@ def _counting_like(abstract: TrainState, state: TrainState) -> TrainState:
   return state if state.skipped_in_a_row is not None else state._replace(skipped_in_a_row=0 * state.step)
 
 
-@jax.jit
-def _sum_of_bits(leaves: list) -> list:
-  """The bits of each array as integers, summed modulo 2**32: any flipped bit changes it, no sharding does."""
-  unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
-  return [jnp.sum(jax.lax.bitcast_convert_type(x, unsigned[x.dtype.itemsize]).astype(jnp.uint32)) for x in leaves]
-
-
-def _sums(tree: PyTree) -> dict[str, int]:
-  """`_sum_of_bits` by path. Compressed chunks have no checksum of their own: a flipped bit would be read unnoticed."""
-  named = jax.tree_util.tree_leaves_with_path(tree)
-  sums = jax.device_get(_sum_of_bits([jnp.asarray(leaf) for _, leaf in named]))
-  return {sharding.path_name(path): int(value) for (path, _), value in zip(named, sums)}
-
-
-def _check_sums(metadata, tree: PyTree) -> None:
-  """Compares what was read with the sums that were saved; a checkpoint of earlier versions has none."""
-  expected = (metadata.custom_metadata or {}).get("sums") or {}
-  wrong = [name for name, value in _sums(tree).items() if expected.get(name, value) != value]
-  if wrong:
-    raise ValueError(f"{len(wrong)} arrays have changed since they were saved, the first is {wrong[0]}")
-
-
-def _remove_damaged_metadata(directory: str) -> None:
+def _unreadable_metadata(directory: str) -> dict[int, str]:
+  """{step: reason} of the checkpoints whose metadata is damaged."""
+  found = {}
   for step in ocp.utils.checkpoint_steps(directory):
-    path = os.path.join(directory, str(step))
     try:
-      with _reader() as reader:
-        reader.metadata(path)
-    except Exception as error:
-      logging.warning("The metadata of the checkpoint of step %d is damaged: %s", step, _first_line(error))
-      with contextlib.suppress(OSError):
-        os.remove(os.path.join(path, "_CHECKPOINT_METADATA"))
-
-
-def _first_line(error: Exception) -> str:
-  return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}"
-
-
-def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
-  """Orbax would cut or pad arrays of another shape without a word."""
-  shapes = {sharding.path_name(key): tuple(leaf.shape) for key, leaf in jax.tree_util.tree_leaves_with_path(saved)}
-  faults = [f"{name}: {shapes.get(name, 'missing')}, asked for {tuple(leaf.shape)}"
-            for key, leaf in jax.tree_util.tree_leaves_with_path(wanted)
-            if shapes.get(name := sharding.path_name(key)) != tuple(leaf.shape)]
-  if faults:
-    raise UserError(f"The checkpoint {path} is of another model", got=listed(faults, most=5),
-                    allowed="the parameters that this run has: same sizes, same objective",
-                    fix="compare the two config.json, and change the model or the checkpoint")
+      reading.patiently(functools.partial(reading.read_metadata, os.path.join(directory, str(step))))
+    except reading.Damaged as damage:
+      found[step] = str(damage)
+  return found
 
 
 def _directory(workdir: str) -> str:

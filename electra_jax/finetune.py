@@ -199,12 +199,12 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
         results.write_curve(folder, curve)
         state = keep_best(state, [row[task.metric] for row in scores])
         bar.message(results.describe_scores(task, step, num_steps, scores))
-        saved.save(state, step)
+        saved.save(state, step, finite=("best_params",))  # a seed that has failed does not end the others
         if results.is_stale(curve, task.metric, config.task.patience_evals):
           bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step}.")
           break
       if stop.reached(step) and step < num_steps:
-        saved.save(state, step)
+        saved.save(state, step, finite=("best_params",))
         raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
     params = chosen_params(state, config.task.select)
     is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not read twice

@@ -29,6 +29,11 @@ def skip_if_nonfinite(old: PyTree, new: PyTree, pairs: dict) -> tuple[PyTree, di
   return state, pairs | {SKIPPED: (1.0 - finite, jnp.ones(()))}
 
 
+def finite_seeds(params: PyTree) -> Array:
+  """Which of several seeds' parameters, each with a leading axis of seeds, are all finite: bool [seeds]."""
+  return jnp.stack([jnp.isfinite(x).all(range(1, x.ndim)) for x in jax.tree.leaves(params)]).all(0)
+
+
 def count_in_a_row(before: Array, was_skipped: Array) -> Array:
   """Skipped updates in a row up to this one; it is in the state, so a checkpoint within such a row knows of it.
 

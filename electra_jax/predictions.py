@@ -1,5 +1,6 @@
 """What do the fine-tuned networks of several seeds answer, and how good is it? Every example counts exactly once."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 from ml_collections import FrozenConfigDict
 
-from electra_jax import pretrained, sharding, tasks
+from electra_jax import nonfinite, pretrained, sharding, tasks
 from electra_jax.models.bert import Bert
 from electra_jax.tasks import batches, features
 
@@ -92,10 +93,13 @@ def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: 
 def evaluate(run: Run, data: dict[str, Split], outputs_of, params) -> tuple[list[dict[str, float]], dict]:
   """(metrics of each seed, {split: outputs of each seed}) over everything but the training split.
 
-  A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first.
+  A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first. All are NaN for a
+  seed whose parameters are not finite: one class for everything would have an accuracy, too.
   """
   splits = run.task.splits[1:]
   found = {split: predict(run, data[split], outputs_of, params) for split in splits}
+  everywhere = NamedSharding(run.mesh, PartitionSpec())
+  is_finite = jax.device_get(jax.jit(nonfinite.finite_seeds, out_shardings=everywhere)(params))
   scores = []
   for seed in range(len(found[splits[0]])):
     row = {}
@@ -105,7 +109,7 @@ def evaluate(run: Run, data: dict[str, Split], outputs_of, params) -> tuple[list
       if len(splits) > 1:
         row |= {f"{split.removeprefix('dev_')}/{name}": value for name, value in values.items()}
       row = values | row if split == splits[0] else row
-    scores.append(row)
+    scores.append(row if is_finite[seed] else dict.fromkeys(row, math.nan))
   return scores, {split: (data[split], outputs) for split, outputs in found.items()}
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from electra_jax import checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
+from electra_jax import checkpoint_reading, checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
 from electra_jax.errors import Interrupted
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import abstract_state, init_state
@@ -55,9 +55,8 @@ def test_an_array_that_all_devices_hold_is_written_whole(tmp_path, capfd):
   saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
   saved.save(init_state(init_params, tx, mesh), 0)
   saved.close()
-  with checkpoints._reader() as reader:
-    metadata = reader.metadata(str(tmp_path / "checkpoints/0"))
-  assert checkpoints._saved_params(metadata)["encoder"]["layer_norm"]["scale"].storage.chunk_shape == (16,)
+  tree, _ = checkpoint_reading.read_metadata(str(tmp_path / "checkpoints/0"))
+  assert tree["params"]["encoder"]["layer_norm"]["scale"].storage.chunk_shape == (16,)
   assert "overriding" not in capfd.readouterr().err
 
 

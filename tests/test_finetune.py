@@ -204,6 +204,21 @@ def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path):
   summary = finetune.finetune(recipe(source, optimizer__learning_rate=1e30, optimizer__clip_norm=0.0,
                                      task__num_epochs=0.8, task__num_seeds=1), str(tmp_path))
   assert summary["accuracy"]["num_failed"] == 1 and np.isnan(summary["accuracy"]["median"])
+  assert checkpoints.saved_steps(str(tmp_path)) == []  # nothing that is not finite is ever the best run
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_seed_that_is_not_finite_has_no_score(source, value):
+  """Not even where no answer shows it: this position is behind every text."""
+  config, task, start, data = prepared(source)
+  run = finetune.make_run(config, task, start, finetune.sharding.make_mesh(config.mesh, jax.devices()[:1]))
+  params = finetune.init_seeds(run, (0, 1)).params
+  table = params["encoder"]["embeddings"]["position"]
+  table["embedding"] = table["embedding"].at[1, -1, 0].set(value)
+  with jax.set_mesh(run.mesh):
+    outputs_of = jax.jit(functools.partial(predictions.task_outputs, run=run))
+    scores, _ = predictions.evaluate(run, data, outputs_of, params)
+  assert np.isfinite(scores[0]["accuracy"]) and np.isnan(list(scores[1].values())).all()
 
 
 def test_the_best_score_is_kept_and_nan_never_is():

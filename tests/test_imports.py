@@ -17,7 +17,7 @@ LAYERS = {
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
   "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0, "averaging": 0,
   "batch_schedule": 0, "dispatches": 0, "wall_clock": 0, "rollbacks": 1,
-  "loss_scaling": 0, "figures": 0,
+  "loss_scaling": 0, "figures": 0, "checkpoint_reading": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
@@ -30,7 +30,8 @@ SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "trai
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
             ("flops_tables", "flops"), ("norms", "sharding"),
             ("config_rules", "batch_schedule"), ("flops", "batch_schedule"), ("flops", "config"),
-            ("rollbacks", "checkpoints"), ("figures", "errors")}
+            ("rollbacks", "checkpoints"), ("figures", "errors"), ("checkpoint_reading", "sharding"),
+            ("checkpoint_reading", "errors")}
 FORBIDDEN = {  # folder -> packages it must never import
   "data": {"jax", "flax", "optax"},
   "models": {"tensorflow", "tensorflow_datasets"},

@@ -116,15 +116,18 @@ def write_answers(task: Task, folder: str, outputs: dict) -> None:
 
 def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
                   params_of: Callable[[int], dict]) -> None:
-  """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds."""
+  """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds.
+
+  Where all seeds have failed there is nothing to save.
+  """
   before = [result["scores"][task.metric] for result in load(workdir)]
   values = [row[task.metric] for row in scores]
   best, best_before = scoring.best(values), scoring.best(before)
-  if best_before is not None and (best is None or values[best] <= before[best_before]):
+  if best is None or (best_before is not None and values[best] <= before[best_before]):
     return
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   step = len(before) + len(seeds)
-  saved.save(TrainState(np.int32(step), params_of(best or 0), {}), step)
+  saved.save(TrainState(np.int32(step), params_of(best), {}), step)
   saved.close()
 
 

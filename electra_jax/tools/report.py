@@ -213,6 +213,8 @@ def hardware(facts: Facts, num_samples: int) -> str:
            for start in facts.starts]
   headings = ("started", "from step", "devices", "processes", "CPU cores of a host", "mesh")
   shown = table(headings, lines) if lines else paragraph("The workdir does not say on which devices it was made.")
+  if damaged := checkpoints.set_aside(facts.workdir):
+    shown += "<h3>Damaged checkpoints, passed over</h3>" + table(("kept as", "why"), list(damaged.items()))
   if seconds := time_spent(facts):
     total = sum(seconds.values())
     shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {duration(total)} were steps</h3>"
