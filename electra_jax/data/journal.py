@@ -1,4 +1,4 @@
-"""How does a preparation go on after a kill? A journal beside the unfinished shards says what they hold already.
+"""Journal of a preparation: what the unfinished shards hold already, so that it resumes after a kill.
 
 After each finished shard the folder `journal/` of the unfinished set gets the counts so far, the list of shards, and
 the rows that wait for the next one. A later preparation of the same corpus for the same configuration reads the text
@@ -23,7 +23,7 @@ FOLDER = "journal"
 JOB = "job.json"  # what the set is made from
 STATE = "state.json"  # how far it is
 
-VERSION = 1  # to be raised when the same configuration comes to give other rows
+VERSION = 2  # to be raised when the same configuration comes to give other rows, or this file another form
 
 # Keys of config.data that decide which rows there are, besides PACKING_KEYS.
 JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "tfds_dir", "max_documents", "shard_examples")
@@ -38,6 +38,7 @@ class Progress:
   seconds: float = 0.0  # that earlier runs took
   counts: dict[str, Counter] = dataclasses.field(default_factory=lambda: {split: Counter() for split in SPLITS})
   lengths: dict[str, Int64[np.ndarray, "length_plus_1"]] = dataclasses.field(default_factory=dict)
+  unknown_words: Counter = dataclasses.field(default_factory=Counter)  # the most frequent ones, nearly exact counts
 
   def add(self, packed: preparation.Packed) -> None:
     """Counts one more chunk."""
@@ -45,6 +46,9 @@ class Progress:
     self.checksum = join_checksums(self.checksum, packed.checksum)
     self.counts[packed.split].update(packed.counts)
     self.lengths[packed.split] = self.lengths.get(packed.split, 0) + packed.lengths
+    self.unknown_words.update(packed.unknown_words)
+    if len(self.unknown_words) > 10 * preparation.MAX_UNKNOWN_WORDS:
+      self.unknown_words = Counter(dict(self.unknown_words.most_common(preparation.MAX_UNKNOWN_WORDS)))
 
 
 def join_checksums(before: int, checksum: int) -> int:
@@ -86,7 +90,8 @@ def save(partial: str, progress: Progress, writers: dict[str, shard_files.SplitW
   folder = os.path.join(partial, FOLDER)
   name = f"waiting-{progress.num_chunks}.npz"
   state = {"num_chunks": progress.num_chunks, "checksum": progress.checksum, "seconds": seconds, "waiting": name,
-           "counts": progress.counts, "lengths": {split: n.tolist() for split, n in progress.lengths.items()},
+           "counts": progress.counts, "unknown_words": progress.unknown_words,
+           "lengths": {split: n.tolist() for split, n in progress.lengths.items()},
            "files": {split: writer.files for split, writer in writers.items()}}
   with shard_files.disk_errors(folder):
     np.savez(os.path.join(folder, name), **{split: writer.waiting_rows() for split, writer in writers.items()})
@@ -114,7 +119,8 @@ def restore(partial: str, writers: dict[str, shard_files.SplitWriter]) -> Progre
     writer.restore(state["files"][split], rows[split])
   return Progress(state["num_chunks"], state["checksum"], state["seconds"],
                   {split: Counter(counts) for split, counts in state["counts"].items()},
-                  {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()})
+                  {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()},
+                  Counter(state["unknown_words"]))
 
 
 def remove(partial: str) -> None:

@@ -1,4 +1,4 @@
-"""What does a set of shards say about itself? `manifest.json`: layout, packing, tokenizer, files, statistics.
+"""Manifest of a set of shards, `manifest.json`: layout, packing, tokenizer, source, files, statistics.
 
 A row of a shard is num_tokens, second_segment_start, (version 2, the formats with NSP:) nsp_label, then the ids.
 Version 1 has no label; what has none is still written so, and either version is read.
@@ -28,6 +28,8 @@ PACKING_KEYS = {
   "SENTENCE-PAIR": _ALWAYS,
 }
 ABSENT = {"sentences": "line", "sentence_language": "en"}  # packing keys that older sets lack, and what held then
+NUM_UNKNOWN_WORDS = 10  # that are recorded
+MAX_UNKNOWN_SHARE = 0.01  # of the tokens, above which a vocabulary hardly is one of this text
 REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"
 COUNTS = ("documents", "documents_without_token", "paragraphs", "sentences", "text_bytes", "tokens", "unknown_tokens",
           "dropped_tokens", "packed_tokens", "examples", "random_pairs", "borrowed_tokens")
@@ -39,7 +41,8 @@ def row_dtype(vocab_size: int, sequence_length: int) -> type:
 
 
 def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
-         lengths: dict[str, Int64[np.ndarray, "length_plus_1"]], skipped: Counter, seconds: float) -> dict:
+         lengths: dict[str, Int64[np.ndarray, "length_plus_1"]], skipped: Counter, seconds: float,
+         unknown_words: Counter) -> dict:
   """Everything that a reader checks, and the statistics of each split.
 
   Args:
@@ -47,8 +50,9 @@ def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dic
     counts: split -> the sum of `Packed.counts`; lengths: of `Packed.lengths`.
     skipped: why records were skipped -> how many.
     seconds: that the preparation took.
+    unknown_words: the words behind the unknown tokens; the most frequent ones are recorded.
   """
-  statistics = {"seconds": round(seconds, 3)}
+  statistics = {"seconds": round(seconds, 3), "unknown_words": dict(unknown_words.most_common(NUM_UNKNOWN_WORDS))}
   for split in SPLITS:
     numbers = {name: counts[split][name] for name in COUNTS}
     numbers["examples_of_length"] = {str(n): int(lengths[split][n]) for n in np.flatnonzero(lengths[split])}
@@ -63,6 +67,17 @@ def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dic
                   "pad_id": tokenizer.pad_id, "special_ids": sorted(tokenizer.special_ids)},
     "splits": splits, "statistics": statistics | {"skipped_records": dict(skipped)},
   }
+
+
+def unknown_warning(manifest: dict) -> str | None:
+  """What to say where too many tokens are unknown; names the most frequent words among them."""
+  statistics = manifest["statistics"]
+  unknown, tokens = (sum(statistics[split][name] for split in SPLITS) for name in ("unknown_tokens", "tokens"))
+  if unknown <= MAX_UNKNOWN_SHARE * tokens:
+    return None
+  words = ", ".join(repr(word[:30]) for word in statistics["unknown_words"])
+  return (f"Warning: {unknown / tokens:.1%} of the tokens are unknown to the vocabulary; most often {words}. Is it one "
+          "of this language and case? See --config.data.tokenizer.path, kind, lowercase and vocab_size.")
 
 
 def exist(directory: str) -> bool:

@@ -1,5 +1,4 @@
-"""How does a corpus become packed rows in parallel? Split, group, tokenise and pack, with the same result for any
-number of worker processes.
+"""Parallel preparation of packed rows: split, group, tokenise and pack, with one result for any number of processes.
 
 The parent reads documents, sends each to its split and groups them to chunks; workers encode and pack a chunk; the
 rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus. The
@@ -36,6 +35,8 @@ from electra_jax.errors import UserError
 # FULL-SENTENCES example at the end of each does not matter, small enough to keep many workers busy.
 CHUNK_CHARACTERS = 1 << 20
 CHUNKS_PER_WORKER = 3  # encoded ahead of the writer: one in work, one waiting, one done
+UNKNOWN_SENTENCES = 1000  # of a chunk, in which unknown words are looked for
+MAX_UNKNOWN_WORDS = 1000  # whose counts are kept
 
 LENDER_CHARACTERS = 1 << 16  # of each of the two documents that a chunk of NSP pairs may borrow from besides its own
 MAX_CHUNKS_OF_ONE_DOCUMENT = 32  # NSP waits so long for a second document
@@ -61,6 +62,7 @@ class Packed(NamedTuple):
   counts: collections.Counter  # documents, sentences, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
   lengths: Int64[np.ndarray, "length_plus_1"]  # how many examples have so many tokens
   checksum: int  # of the chunk's text
+  unknown_words: collections.Counter  # the most frequent ones of a part of the chunk
 
 
 class Job(NamedTuple):
@@ -160,7 +162,19 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
                                 for ids, _, _ in examples)
   counts["dropped_tokens"] = counts["tokens"] + counts["borrowed_tokens"] - counts["packed_tokens"]
   assert counts["dropped_tokens"] >= 0, f"{job.format} made {-counts['dropped_tokens']} tokens out of nothing"
-  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1), text_checksum(chunk))
+  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1), text_checksum(chunk),
+                _unknown_words(texts[len(lenders):], documents, tokenizer))
+
+
+def _unknown_words(texts: list[list[str]], ids: list[list[list[int]]], tokenizer) -> collections.Counter:
+  """The words behind the unknown tokens of the first UNKNOWN_SENTENCES that have any, at most MAX_UNKNOWN_WORDS."""
+  sentences = (sentence for document, document_ids in zip(texts, ids)
+               for sentence, sentence_ids in zip(document, document_ids) if tokenizer.unk_id in sentence_ids)
+  words = collections.Counter()
+  for sentence in itertools.islice(sentences, UNKNOWN_SENTENCES):
+    words.update(sentence[start:end] for i, (start, end) in zip(*tokenizer.encode_words(sentence))
+                 if i == tokenizer.unk_id)
+  return collections.Counter(dict(words.most_common(MAX_UNKNOWN_WORDS)))
 
 
 def text_checksum(chunk: Chunk) -> int:

@@ -74,6 +74,8 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   finally:
     if not is_kept:
       shutil.rmtree(partial, ignore_errors=True)
+  if warning := manifest_lib.unknown_warning(manifest):
+    print(warning, flush=True)
   return manifest
 
 
@@ -102,7 +104,7 @@ def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, sh
   lengths = {split: progress.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
   splits = {split: writer.finish() for split, writer in writers.items()}
   return manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
-                           progress.seconds + time.monotonic() - started)
+                           progress.seconds + time.monotonic() - started, progress.unknown_words)
 
 
 def _total(progress: journal.Progress, name: str) -> int:

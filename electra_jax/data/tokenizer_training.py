@@ -1,4 +1,4 @@
-"""How is a new vocabulary learnt from text? One function per kind: texts -> the files that define the tokenizer.
+"""Training of vocabularies, a function for each kind: texts -> the files that define the tokenizer.
 
 Each is deterministic: the same texts in the same order give the same bytes.
 """
@@ -21,6 +21,7 @@ SENTENCEPIECE_THREADS = 2
 # Log probabilities are multiples of this, so that sums down to -65,536 (thousands of pieces) are exact in float32:
 # whoever adds them finds the same ties between ways to cut a word. It moves a piece's probability by 0.2 % at most.
 SCORE_UNIT = 2.0 ** -8
+ALPHABET_COVERAGE = 0.9999  # of a text: what is rarer is mostly noise, and would take the room of words
 
 
 def train_sentencepiece_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
@@ -73,26 +74,43 @@ def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed
   library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
   tokenizer_kinds.WordPiece.set_pipeline(library, lowercase)
   texts = list(texts)
-  alphabet = _alphabet(texts, library.normalizer, limit=min(1000, vocab_size // 8))
+  alphabet, inner = _alphabet(texts, library, room=vocab_size - len(tokenizer_kinds.WordPiece.special_tokens))
   # The trainer numbers the "##c" pieces in the order of a randomly seeded hash table, which decides ties between
-  # merges. Given as special tokens they have fixed numbers. Punctuation and Chinese characters never continue a word.
-  inner = ["##" + c for c in alphabet if len(library.pre_tokenizer.pre_tokenize_str("a" + c)) == 1]
+  # merges. Given as special tokens they have fixed numbers.
   library.train_from_iterator(texts, trainers.WordPieceTrainer(
     vocab_size=vocab_size, min_frequency=2, special_tokens=[*tokenizer_kinds.WordPiece.special_tokens, *inner],
     initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False))
   return {"vocab.txt": "".join(token + "\n" for token in _by_id(library)).encode("utf-8")}
 
 
-def _alphabet(texts: list[str], normalizer, limit: int) -> list[str]:
-  """The most frequent characters after normalisation, in code point order."""
+def _alphabet(texts: list[str], library: tokenizers.Tokenizer, room: int) -> tuple[list[str], list[str]]:
+  """The characters that get an entry, and the "##c" of those that can continue a word, both in code point order.
+
+  The most frequent ones after normalisation: as many as fit, until they are ALPHABET_COVERAGE of the text and fill a
+  quarter of the room. Says what share of the text the others are.
+  """
   raw, counts = collections.Counter(), collections.Counter()
   for text in texts:
     raw.update(text)
   for character, count in raw.items():
-    for normal in normalizer.normalize_str(character):
+    for normal in library.normalizer.normalize_str(character):
       if not normal.isspace():
         counts[normal] += count
-  return sorted(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
+  alphabet, inner, covered, total = [], [], 0, sum(counts.values())
+  for character in sorted(counts, key=lambda c: (-counts[c], c)):
+    used = len(alphabet) + len(inner)
+    # Punctuation and Chinese characters are words of their own.
+    words = library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str("a" + character))
+    continues_words = len(words) == 1
+    if used + 1 + continues_words > room or (used >= room // 4 and covered >= ALPHABET_COVERAGE * total):
+      break
+    alphabet.append(character)
+    inner += ["##" + character] * continues_words
+    covered += counts[character]
+  if covered < total:
+    print(f"The vocabulary has {len(alphabet):,} of the text's {len(counts):,} characters; the others are "
+          f"{100 * (1 - covered / total):.2g}% of the text, and words with them become [UNK].", flush=True)
+  return sorted(alphabet), sorted(inner)
 
 
 def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:

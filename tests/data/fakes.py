@@ -1,6 +1,7 @@
 """A tokenizer of whole words: small enough that a test can state every id, independent of the real ones."""
 
 import hashlib
+import re
 
 WORDS = [*"abcdefghijklmnopqrstuvwxyz", *(f"w{i}" for i in range(1000))]
 
@@ -20,6 +21,10 @@ class FakeTokenizer:
 
   def encode_batch(self, texts):
     return [[self.ids.get(word, self.unk_id) for word in text.split()] for text in texts]
+
+  def encode_words(self, text):
+    spans = [word.span() for word in re.finditer(r"\S+", text)]
+    return self.encode_batch([text])[0], spans
 
   def tokens(self, ids):
     return [(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", *self.words])[i] for i in ids]
