@@ -1,7 +1,7 @@
 """The original BERT-Base (RoBERTa section 2, 110 M parameters): MLM and next sentence prediction, ten static masks.
 
-Differs from BERT's first 90 % of steps, which ran at length 128: RoBERTa trains "only with full-length sequences"
-(section 3.1), and so does this recipe.
+Differs from BERT, whose first 90 % of steps ran at length 128 and whose data has 10 % of short sequences: RoBERTa
+trains "only with full-length sequences" (section 3.1), and so does this recipe.
 """
 
 from configs import common
@@ -13,7 +13,7 @@ def get_config(argument: str | None = None):
   c.objective.name = "mlm_nsp"
   c.data.format = "SEGMENT-PAIR"
   c.data.sequence_length = 512
-  c.data.short_sequence_share = 0.1  # the released code's default
+  c.data.short_sequence_share = 0.0  # section 3.1: "we do not randomly inject short sequences"
   c.data.tokenizer.update(kind="wordpiece", vocab_size=30522)
   c.data.masking.policy = "bert"
   c.data.masking.num_static_masks = 10  # section 4.1: "training data was duplicated 10 times"

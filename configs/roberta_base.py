@@ -1,4 +1,9 @@
-"""RoBERTa-Base: RoBERTa Table 9 (125 M parameters), FULL-SENTENCES without NSP, dynamic masks, byte-level BPE."""
+"""RoBERTa-Base: RoBERTa Table 9 (125 M parameters), FULL-SENTENCES without NSP, dynamic masks, byte-level BPE.
+
+Differs from fairseq, which decays biases and layer norms too, draws initial weights from a normal distribution that is
+not truncated, and ends every line of the text with a separator: here only documents are separated (section 4.2: "an
+extra separator token between documents").
+"""
 
 from configs import common
 

@@ -120,7 +120,7 @@ def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) ->
   found = [[] for _ in encoded]
   for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
     batch = make_batch(run, [encoded[i] for i in indices])
-    settings = (run.config.objective.sampling_temperature, run.config.data.masking.rate)
+    settings = (run.config.objective.sampling_temperature, electra_mlm.corrupted_share(run.config))
     ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
     for row, i in enumerate(indices):
       order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]

@@ -2,12 +2,12 @@
 
 Differs from the paper: the warm-up is a tenth of the run, which has tens of thousands of steps and not a million.
 Initial weights are as wide for 256 units as 0.02 is for 768: both networks leave their plateaus thousands of updates
-earlier. As in the released code, the generator has a quarter of the width and all embeddings are shared; with half of
-it and the token table alone, which is the preprint's text, the discriminator learnt no position more exactly than to
-a few tokens (docs/results/small-vs-bert.md). The optimizer is the released code's Adam as well: in runs this short the
-discriminator learnt less with LAMB, which the preprint names, at every rate that was tried
-(docs/results/lamb-vs-adamw.md). BERT and the other rows of each table inherit the data, batch, rate and initial
-weights.
+earlier. As by the released code's defaults, the generator has a quarter of the width and all embeddings are shared;
+with half of it and the token table alone, which is the preprint's text, the discriminator learnt no position more
+exactly than to a few tokens (docs/results/small-vs-bert.md). The optimizer is AdamW, with bias correction: in runs this
+short the discriminator learnt less with LAMB, which the preprint names, at every rate that was tried
+(docs/results/lamb-vs-adamw.md). Masks and GELU are the preprint's (`configs/small.py:released` has the released
+code's). BERT and the other rows of each table inherit the data, batch, rate and initial weights.
 """
 
 from configs import common, small

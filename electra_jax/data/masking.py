@@ -46,8 +46,11 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
   code, which passes over a span that would overlap another one; here the rest of it is masked.
 
+  Differs from BERT's code, whose random tokens may be special ones.
+
   Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
-  position are one prediction fewer there.
+  position are one prediction fewer there. Of the chosen positions 85 % become [MASK] there and the rest stay; the
+  preprint replaces all of them, which is the policy "mask_only" (`configs/small.py:released` has the code's).
 
   Args:
     masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, max_predictions.

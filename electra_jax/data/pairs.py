@@ -25,7 +25,8 @@ def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Ite
 
   Differs from the released code: it draws each document ten times anew and cuts off what exceeds the length, here pairs
   are drawn once and the next example goes on; it looks for "another document" by number, here equal copies do not
-  count as another; it never halves a paragraph, so that more than half of its pairs are random.
+  count as another; it never halves a paragraph, so that more than half of its pairs are random. Its other document is
+  one of all in a file of input, here one of the same piece of 1 MiB or of the two documents before it.
 
   Raises:
     UserError: there is no other document to take B from.

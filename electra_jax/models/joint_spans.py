@@ -25,7 +25,8 @@ class JointSpanHead(nn.Module):
 
   Differs from the released ELECTRA code: layer norm, as in XLNet's; the ends of a start share out their probability
   from the start on; spans are compared by log-probabilities, since the logits of two starts' ends have no common zero;
-  and the classifier for "no answer" reads [CLS] alone.
+  and the classifier for "no answer" reads [CLS] alone. The hidden layer is as wide as the encoder (512 there), with
+  dropout before it (none there).
   """
 
   config: TransformerConfig

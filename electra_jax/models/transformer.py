@@ -16,7 +16,11 @@ ACTIVATIONS = ("gelu", "gelu_new")  # by the normal distribution function | by t
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-  """Everything that decides the shape and arithmetic of one encoder; sizes are counts, rates are in [0, 1]."""
+  """Everything that decides the shape and arithmetic of one encoder; sizes are counts, rates are in [0, 1].
+
+  Differs from the released BERT and ELECTRA code, whose GELU is the approximation by tanh ("gelu_new"): by default it
+  is the exact one, by the normal distribution function, as in RoBERTa's code.
+  """
 
   vocab_size: int  # rows of the token table, padded
   num_tokens: int  # entries of the tokenizer; logits of the rows above are masked out

@@ -100,10 +100,19 @@ def make_accuracy(transformer: TransformerConfig, config) -> Callable[[PyTree, B
     return None
   network = networks.make(transformer, config.generator, config.objective)
   return lambda params, batch: accuracy(params, batch, network, config.objective.sampling_temperature,
-                                        config.data.masking.rate)
+                                        corrupted_share(config))
 
 
 def applies(config) -> bool:
-  """Whether the discriminator's optimum is the one of Appendix E."""
+  """Whether the discriminator's optimum is the one of Appendix E.
+
+  Not where the generator never draws the original: then p_G of what it replaces is another distribution.
+  """
   return (config.objective.name in ("rtd", "two_stage", "adversarial", "contrastive")
-          and config.generator.kind == "learned")
+          and config.generator.kind == "learned" and not config.objective.sampling_excludes_original)
+
+
+def corrupted_share(config) -> float:
+  """The share of positions that the generator fills, over all rows: `contrastive` leaves some rows as they are."""
+  kept = config.objective.unchanged_share if config.objective.name == "contrastive" else 0.0
+  return config.data.masking.rate * (1 - kept)

@@ -18,8 +18,9 @@ FORMS = {
 def factor(path: str, num_layers: int, decay: float, form: str) -> float:
   """What a parameter's learning rate is multiplied by.
 
-  Differs between the two forms: the paper names a decay from layer to layer; the released code leaves one level
-  unused between its head and the top layer, so that everything but the head learns at `decay` times the paper's rate.
+  Differs from the released ELECTRA code in the form "paper", the default: the paper names a decay from layer to layer;
+  the code leaves one level unused between its head and the top layer, so that everything but the head learns at `decay`
+  times the paper's learning rate.
 
   Raises:
     ValueError: the path is of no head, layer or embedding.

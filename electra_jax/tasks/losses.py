@@ -30,7 +30,11 @@ def tagging(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]
 
 
 def span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """-log p(start) and -log p(end), halved, plus the binary one of "unanswerable" where batches say so."""
+  """-log p(start) and -log p(end), halved, plus the binary one of "unanswerable" where batches say so.
+
+  Differs from the released ELECTRA code, whose softmax is over the context and [CLS]: here it is over all real tokens,
+  the question's included, as in BERT's.
+  """
   start, end = (jnp.where(batch["attention_mask"], outputs["span_head"][..., i], -1e9) for i in (0, 1))
   loss = (_cross_entropy(start, batch["start"]) + _cross_entropy(end, batch["end"])) / 2
   if "is_impossible" in batch:

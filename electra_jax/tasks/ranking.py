@@ -18,7 +18,8 @@ def make(name: str, config_task) -> Task:
   highest score is the answer. Two thirds of the questions of the official dev file have one sentence: it is the answer
   if its score is positive, the threshold that the loss learns from the training data (`losses.answer_ranking`).
 
-  Differs from RoBERTa, which does not say how it decides on questions with one sentence, nor how it mines candidates.
+  Differs from RoBERTa, which does not say how it decides on questions with one sentence, how it mines candidates, or
+  what its loss is.
   """
   row = glue.GLUE["qnli"]
 

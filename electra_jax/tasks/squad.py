@@ -159,6 +159,8 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
   `start` and `end` are the tokens of the first reference answer, both 0 ([CLS]) in a window that does not hold all of
   it; of v2.0 `is_impossible` says so too (as XLNet's code does).
 
+  Differs from the released ELECTRA code, in which `is_impossible` is the question's and not the window's.
+
   Args:
     ids: of the whole context, with their `offsets` [tokens, 2]: characters of the original text.
     stride: tokens between the starts of windows; where the question leaves less room, windows touch.

@@ -1,4 +1,4 @@
-"""Where does the code depart from the papers and from released code? Collects every docstring's "Differs from"."""
+"""Where does the code depart from the papers and from released code? Collects every docstring's "Differs"."""
 
 import ast
 import pathlib
@@ -9,7 +9,7 @@ USAGE = "Prints docs/differences.md: python -m electra_jax.tools.differences > d
 
 TITLE = """# Differences from the papers and from released code
 
-Every paragraph of a docstring that begins "Differs from", with the place it stands at. This page is generated
+Every paragraph of a docstring that begins "Differs", with the place it stands at. This page is generated
 (`python -m electra_jax.tools.differences > docs/differences.md`), and a test keeps it current.
 """
 
@@ -27,7 +27,7 @@ def paragraphs(source: str) -> Iterator[tuple[str, str]]:
   nodes = [node for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
   for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
     for paragraph in (ast.get_docstring(node) or "").split("\n\n"):
-      if paragraph.startswith("Differs from"):
+      if paragraph.startswith("Differs "):
         yield getattr(node, "name", ""), " ".join(paragraph.split())
 
 

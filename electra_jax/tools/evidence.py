@@ -28,7 +28,7 @@ Claims: CLAIMS. `all` means each of them.
 
 The models of a claim get the same training FLOPs in the paper's convention (two rows of two claims: the same steps, the
 same time), the same text, vocabulary, batch and hyper-parameters (configs/evidence/). GLUE is fine-tuned as ELECTRA's
-Table 5 says but for the rate, the released code's 3e-4 for Small, with 5 seeds and at most 12,000 training examples a
+Table 5 says but for the learning rate, 3e-4 in place of 1e-4, with 5 seeds and at most 12,000 training examples a
 task, which is all of CoLA, MRPC, STS-B and RTE.
 
 Models that share a device (--devices=0,0) say nothing of their speed: time each alone with electra_jax.tools.bench and

@@ -31,7 +31,7 @@ GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a 
 # The slowest task first, so that no slow one is left at the end.
 GLUE_LENGTHS = {"mnli": 96, "stsb": 96, "qqp": 96, "qnli": 128, "sst2": 64, "rte": 128, "cola": 48, "mrpc": 96,
                 "wnli": 128}
-# The released code's for Small. At the 1e-4 of Table 5 MNLI is hardly learnt (docs/results/small-vs-bert.md).
+# Three times Table 5's and the released code's. At their 1e-4 MNLI is hardly learnt (docs/results/small-vs-bert.md).
 GLUE_RATE = "3e-4"
 
 

@@ -35,7 +35,8 @@ HARDWARE = {
 
 TABLE_COLUMNS = {  # heading -> field of flops_tables.Row.as_dict()
   "model": "name", "source": "source", "train": "train_flops", "paper": "paper_train_flops",
-  "diff.": "train_difference", "released script": "reference_train_flops", "diff. ": "reference_difference",
+  "diff.": "train_difference", "speedup, or (cost)": "speedup",
+  "released script": "reference_train_flops", "diff. ": "reference_difference",
   "infer": "inference_flops", "paper ": "paper_inference_flops", "diff.  ": "inference_difference",
   "parameters": "parameters", "paper  ": "paper_parameters", "diff.   ": "parameters_difference", "note": "note",
 }
@@ -153,7 +154,8 @@ def main(argv: list[str]) -> None:
   if len(argv) > 1:
     rows = [config_row(path, load_recipe(path), mfu=FLAGS.mfu, devices=FLAGS.devices) for path in argv[1:]]
   else:
-    rows = [row.as_dict() for row in flops_tables.rows()]
+    speedups = flops_tables.speedups()
+    rows = [row.as_dict() | {"speedup": speedups.get(row.name)} for row in flops_tables.rows()]
   if FLAGS.format == "json":
     print(json.dumps(rows, indent=2))
   elif FLAGS.format == "csv":
@@ -161,7 +163,8 @@ def main(argv: list[str]) -> None:
   elif len(argv) > 1:
     print("\n".join(config_markdown(row) for row in rows))
   else:
-    print("Convention: ELECTRA Appendix C (2 x forward, dense lookups, all operations); inference on 128 tokens.\n")
+    print("Convention: ELECTRA Appendix C (2 x forward, dense lookups, all operations); inference on 128 tokens.\n"
+          "Speedup: training / inference beside BERT-Base (Table 1); (cost): training beside ELECTRA-400K (Table 2).\n")
     print(markdown(list(TABLE_COLUMNS), [[cell(field, row[field]) for field in TABLE_COLUMNS.values()]
                                          for row in rows]))
 

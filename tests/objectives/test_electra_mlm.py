@@ -69,8 +69,20 @@ def test_an_undecided_discriminator_changes_no_order():
   assert electra_mlm.data_probability(jnp.ones(1), jnp.zeros(1)) == 0  # not 0 / 0
 
 
-@pytest.mark.parametrize("name, kind, expected", [("rtd", "learned", True), ("rtd", "unigram", False),
-                                                  ("electra_15", "learned", False), ("mlm", "learned", False)])
-def test_where_the_appendix_holds(name, kind, expected):
-  config = FrozenConfigDict(dict(objective=dict(name=name), generator=dict(kind=kind)))
+@pytest.mark.parametrize("name, kind, excludes_original, expected", [
+  ("rtd", "learned", False, True), ("rtd", "learned", True, False), ("rtd", "unigram", False, False),
+  ("contrastive", "learned", False, True), ("electra_15", "learned", False, False), ("mlm", "learned", False, False)])
+def test_where_the_appendix_holds(name, kind, excludes_original, expected):
+  config = FrozenConfigDict(dict(objective=dict(name=name, sampling_excludes_original=excludes_original),
+                                 generator=dict(kind=kind)))
   assert electra_mlm.applies(config) == expected
+
+
+@pytest.mark.parametrize("name, share", [("rtd", 0.15), ("contrastive", 0.12)])
+def test_rows_that_stay_as_they_are_change_the_optimum(name, share):
+  config = FrozenConfigDict(dict(objective=dict(name=name, unchanged_share=0.2), data=dict(masking=dict(rate=0.15))))
+  assert electra_mlm.corrupted_share(config) == pytest.approx(share)
+  p_data, p_g, a = jnp.array([0.6, 0.4]), jnp.array([0.3, 0.7]), (1 - share) / share
+  optimal = p_data * (a + p_g) / (a * p_data + p_g)
+  np.testing.assert_allclose(electra_mlm.data_probability(optimal, p_g, electra_mlm.corrupted_share(config)), p_data,
+                             rtol=1e-5)

@@ -10,7 +10,7 @@ from electra_jax import tasks
 RECIPES = {  # recipe:argument -> rate, batch, weight decay, layer decay, epochs, warm-up; other keys of `task`
   "glue:cola": ((1e-4, 32, 0, 0.8, 3, 0.1), {}),
   "glue:stsb,large": ((5e-5, 32, 0, 0.9, 10, 0.1), {}),
-  "glue:rte,roberta": ((2e-5, 16, 0.1, 1, 10, 0.06), {}),
+  "glue:rte,roberta": ((2e-5, 16, 0.1, 1, 10, 0.06), {"max_length": 512}),
   "squad:v1.1": ((1e-4, 32, 0, 0.8, 2, 0.1), {"name": "squad_v1.1", "span_head": "joint"}),
   "squad:v2.0,large": ((5e-5, 32, 0, 0.9, 2, 0.1), {"name": "squad_v2.0", "span_head": "joint"}),
   "squad:v2.0,roberta": ((1.5e-5, 48, 0.01, 1, 2, 0.06), {"name": "squad_v2.0", "span_head": "independent"}),
