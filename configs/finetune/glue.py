@@ -1,7 +1,8 @@
-"""GLUE as the papers fine-tune: --config=configs/finetune/glue.py:cola, :cola,large or :cola,roberta
+"""GLUE as the papers fine-tune: --config=configs/finetune/glue.py:cola, :cola,large, :cola,roberta or :cola,bert
 
-ELECTRA Table 5 (its Base and Small, or `large`) and RoBERTa Table 10 (`roberta`; of its grid of rates and batch sizes
-the middle rate and 16, see electra_jax.tools.glue_sweep for the whole grid).
+ELECTRA Table 5 (its Base and Small, or `large`), RoBERTa Table 10 (`roberta`) and, for the comparisons of RoBERTa's
+section 4, the original BERT paper (`bert`). Of the grids of learning rates and batch sizes the middle rate and 16 or
+32; electra_jax.tools.glue_sweep runs the whole grid.
 
 Differs from the released ELECTRA code, whose Adam has no bias correction and whose MRPC and STS-B examples are shown in
 both orders (`task.swap_pairs`, which the paper does not mention).
@@ -39,14 +40,22 @@ def roberta(c, task: str) -> None:
                 max_length=512)  # section 5.1: what Table 10 does not name is as in pre-training
 
 
-PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
+def bert(c, task: str) -> None:
+  """RoBERTa section 3.3: "following the original BERT paper" (its Appendix A.3), median of 5; the released Adam."""
+  del task
+  c.optimizer.update(name="adamw", learning_rate=3e-5, epsilon=1e-6, weight_decay_rate=0.01, bias_correction=False)
+  c.train.batch_size = 32
+  c.task.update(warmup_share=0.1, num_epochs=3.0, pooler="tanh", num_seeds=5)
+
+
+PAPERS = {"": electra, "large": electra_large, "roberta": roberta, "bert": bert}
 
 
 def get_config(argument: str | None = None):
   task, _, paper = (argument or "cola").partition(",")
   if task not in TASKS or paper not in PAPERS:
-    raise ValueError(f"Unknown task or paper {argument!r}. Allowed: {', '.join(TASKS)}, each also with ,large or "
-                     ",roberta. Write --config=configs/finetune/glue.py:mrpc,roberta.")
+    raise ValueError(f"Unknown task or paper {argument!r}. Allowed: {', '.join(TASKS)}, each also with ,large "
+                     ",roberta or ,bert. Write --config=configs/finetune/glue.py:mrpc,roberta.")
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = task

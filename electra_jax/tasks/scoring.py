@@ -107,16 +107,20 @@ def _is_no_answer(prediction: Any) -> bool:
 
 
 def summarise(values: Sequence[float]) -> dict[str, float]:
-  """Median, min, max and (sample) standard deviation of the finite values, their number, and how many were not.
+  """Median, and of the finite values min, max, (sample) standard deviation and number, and how many were not finite.
+
+  A run that failed counts as the worst in the median: leaving it out would make a recipe look better that often fails.
 
   >>> summarise([0.5, float("nan"), 0.75, 1.0])
-  {'median': 0.75, 'min': 0.5, 'max': 1.0, 'sd': 0.25, 'num_runs': 3, 'num_failed': 1}
+  {'median': 0.625, 'min': 0.5, 'max': 1.0, 'sd': 0.25, 'num_runs': 3, 'num_failed': 1}
   """
   finite = [float(value) for value in values if value is not None and math.isfinite(value)]
+  failed = len(values) - len(finite)
+  median = statistics.median([*finite, *[-math.inf] * failed]) if finite else math.nan
   spread = statistics.stdev(finite) if len(finite) > 1 else math.nan
   some = finite or [math.nan]
-  return {"median": statistics.median(some), "min": min(some), "max": max(some), "sd": spread,
-          "num_runs": len(finite), "num_failed": len(values) - len(finite)}
+  return {"median": median if math.isfinite(median) else math.nan, "min": min(some), "max": max(some), "sd": spread,
+          "num_runs": len(finite), "num_failed": failed}
 
 
 def best(values: Sequence[float]) -> int | None:

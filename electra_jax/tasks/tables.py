@@ -20,7 +20,8 @@ def results_table(config, task: Task, runs: Sequence[dict], summary: Mapping[str
     failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
     lines.append(f"| {name} | {percent(row['median'])} | {percent(row['min'])} | {percent(row['max'])} | "
                  f"{percent(row['sd'])} | {row['num_runs']}{failed} | {percent(together.get(name, float('nan')))} |")
-  values = ", ".join(f"{run['seed']}: {percent(run['scores'][task.metric])}" for run in runs)
+  scores = {run["seed"]: percent(run["scores"][task.metric]) for run in runs}
+  values = ", ".join(f"{seed}: {'failed' if score == '-' else score}" for seed, score in scores.items())
   lines += ["", f"Each run's {task.metric} by seed: {values}."]
   rows = {model: scores[task.name] for papers in (glue.PAPER, squad.PAPER, race.PAPER)
           for model, scores in papers.items() if task.name in scores}

@@ -204,7 +204,7 @@ def define_flags() -> None:
   flags.DEFINE_string("out", None, "Folder of the sweep.")
   flags.DEFINE_string("tasks", "cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte", "Tasks, with commas.")
   flags.DEFINE_string("recipe", "configs/finetune/glue.py", "The recipe.")
-  flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta.")
+  flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta, bert.")
   flags.DEFINE_string("rates", "", "Learning rates, with commas; empty = the recipe's.")
   flags.DEFINE_string("batch_sizes", "", "Batch sizes, with commas; empty = the recipe's.")
   flags.DEFINE_string("devices", "", "GPUs, with commas, one run at a time on each; empty = one run on all.")

@@ -11,6 +11,7 @@ RECIPES = {  # recipe:argument -> rate, batch, weight decay, layer decay, epochs
   "glue:cola": ((1e-4, 32, 0, 0.8, 3, 0.1), {}),
   "glue:stsb,large": ((5e-5, 32, 0, 0.9, 10, 0.1), {}),
   "glue:rte,roberta": ((2e-5, 16, 0.1, 1, 10, 0.06), {"max_length": 512}),
+  "glue:mnli,bert": ((3e-5, 32, 0.01, 1, 3, 0.1), {"max_length": 128, "pooler": "tanh", "select": "last"}),
   "squad:v1.1": ((1e-4, 32, 0, 0.8, 2, 0.1), {"name": "squad_v1.1", "span_head": "joint"}),
   "squad:v2.0,large": ((5e-5, 32, 0, 0.9, 2, 0.1), {"name": "squad_v2.0", "span_head": "joint"}),
   "squad:v2.0,roberta": ((1.5e-5, 48, 0.01, 1, 2, 0.06), {"name": "squad_v2.0", "span_head": "independent"}),

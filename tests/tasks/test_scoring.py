@@ -26,11 +26,12 @@ def test_metrics(names, predictions, labels, values):
   assert list(scoring.score(names, predictions, labels).values()) == pytest.approx(values, nan_ok=True)
 
 
-def test_nan_never_wins_and_never_poisons():
+def test_a_run_that_failed_counts_as_the_worst():
   values = [math.nan, 0.5, math.nan, 0.7, 0.6]
   assert scoring.best(values) == 3
   assert scoring.summarise(values) == pytest.approx(
-    {"median": 0.6, "min": 0.5, "max": 0.7, "sd": 0.1, "num_runs": 3, "num_failed": 2})
+    {"median": 0.5, "min": 0.5, "max": 0.7, "sd": 0.1, "num_runs": 3, "num_failed": 2})
+  assert math.isnan(scoring.summarise([math.nan, math.nan, 0.5])["median"])
   nothing = scoring.summarise([math.nan, math.nan])
   assert math.isnan(nothing["median"]) and nothing["num_runs"] == 0 and scoring.best([math.nan]) is None
 
