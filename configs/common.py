@@ -7,6 +7,8 @@ hold a placeholder (None) are derived by `electra_jax.config.resolve`; setting o
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from electra_jax.errors import unknown
+
 # Encoder sizes: ELECTRA Table 4 (its Base and Large are BERT's and RoBERTa's too). Heads are always 64 wide.
 SIZES = {
   "small": dict(hidden_size=256, embedding_size=128, num_hidden_layers=12, num_attention_heads=4,
@@ -254,10 +256,11 @@ def tiny(config: ConfigDict) -> ConfigDict:
                       intermediate_size=128)
   config.model.max_position_embeddings = 64 + config.model.position_offset
   config.generator.width_fraction = 1.0 if config.generator.width_fraction == 1 else 0.5  # equal sizes stay equal
+  config.data.initial_sequence_length = min(16, config.data.initial_sequence_length)
   config.data.update(path="pydoc:", sequence_length=64, max_documents=400, heldout_share=0.05)
   config.data.tokenizer.update(vocab_size=1024, training_bytes=2_000_000)
-  config.optimizer.warmup_steps = 10
   config.train.update(batch_size=16, num_steps=40, compute_dtype="float32", log_every_steps=10, steps_per_dispatch=1)
+  config.optimizer.warmup_steps = config.train.get_ref("num_steps") // 4  # also of a run that the command line shortens
   config.eval.update(every_steps=0, max_examples=64)
   config.checkpoint.every_steps = 20
   return config
@@ -303,6 +306,6 @@ def variant(config: ConfigDict, argument: str | None) -> ConfigDict:
   if config.objective.name == "rtd":
     variants["released"] = released
   if (argument or "") not in variants:
-    raise ValueError(f"Unknown variant ':{argument}' of a recipe. Allowed: {', '.join(v for v in variants if v)}. "
-                     "Write --config=configs/base.py or --config=configs/base.py:tiny.")
+    raise unknown("The recipe has no such variant", f":{argument}", [f":{name}" for name in variants if name],
+                  "write --config=configs/base.pyCLOSEST, or leave the colon out")
   return variants[argument or ""](config)

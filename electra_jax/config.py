@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import subprocess
 from importlib import metadata
 
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from electra_jax import config_rules
 from electra_jax.config_rules import MASKING_POLICIES
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed, named
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
@@ -65,7 +66,7 @@ def resolve(config: ConfigDict) -> FrozenConfigDict:
     faults = list(config_rules.range_faults(c))
   if faults:
     raise UserError(f"The configuration has {len(faults)} fault{'s' * (len(faults) > 1)}",
-                    got="\n    " + "\n    ".join(faults), allowed="see the reasons in configs/common.py",
+                    got=listed(faults), allowed="see the reasons in configs/common.py",
                     fix="change the keys above in the recipe or on the command line: --config.KEY=VALUE")
   return FrozenConfigDict(c)
 
@@ -119,13 +120,18 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   """
   changes = diff(old, new)
   resumable = RESUMABLE if new.mode == "finetune" else (*RESUMABLE, "task.")  # pre-training reads nothing of it
+  if "train.num_steps" in changes:
+    resumable += ("optimizer.warmup_steps",)  # derived from it; the schedule changes with the number of steps anyway
   forbidden = {k: v for k, v in changes.items() if not k.startswith(resumable)
                or (k == "train.max_hours" and not all(v))}  # 0 has no time in its state
   if forbidden:
-    lines = "".join(f"\n    {key}: {was!r} in the workdir, {now!r} asked for" for key, (was, now) in forbidden.items())
-    raise UserError(f"The workdir {workdir} holds another run", got=lines,
-                    allowed="on resume only " + ", ".join(k.rstrip(".") for k in RESUMABLE) + " may change",
-                    fix="use another --workdir, or ask for the values that the workdir has")
+    raise UserError(
+      f"The workdir {workdir} holds another run",
+      got=listed([f"{key}: {was!r} in the workdir, {now!r} asked for" for key, (was, now) in forbidden.items()]),
+      allowed="on resume only the number of steps, cadences, paths and readers, and the keys of eval, checkpoint, mesh "
+              "and log may change (RESUMABLE in electra_jax/config.py)",
+      fix="use another --workdir, or the workdir's values: " + named(
+        [f"--config.{key}={was}" for key, (was, _) in forbidden.items()], most=5))
   return changes
 
 
@@ -150,14 +156,34 @@ def load(workdir: str) -> FrozenConfigDict:
   Raises:
     UserError: there is no run, or its config.json cannot be read.
   """
+  check_exists(workdir)
   path = os.path.join(workdir, "config.json")
   try:
     with open(path, encoding="utf-8") as file:
-      return FrozenConfigDict(_with_younger_keys(json.load(file)["resolved"]))
-  except (OSError, ValueError, KeyError) as error:
+      record = json.load(file)
+    if not isinstance(record, dict) or not isinstance(record.get("resolved"), dict):
+      raise ValueError('no object with a branch "resolved"')
+    return FrozenConfigDict(_with_younger_keys(record["resolved"]))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON may hold anything
     raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
                     allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
                     fix="check the path, or train first: launch/demo.sh makes one in minutes") from error
+
+
+def check_exists(path: str) -> None:
+  """That there is something to start from under a path.
+
+  Raises:
+    UserError: there is nothing; what reads like a name of the Hugging Face hub is taken for one in the fix.
+  """
+  if "://" in path or os.path.exists(path) or os.path.exists(f"{path}.index"):  # TensorFlow's stem is no file
+    return
+  is_hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path)
+  raise UserError(
+    f"No run can be read from {path}", got="there is no such file or folder",
+    allowed="a run's workdir, or published weights on this machine; the Hugging Face hub is not asked",
+    fix=f"check the path; a model of the hub: hf download {path} --local-dir=models/{path.split('/')[-1]}, "
+    "and give that folder" if is_hub_name else "check the path")
 
 
 def _with_younger_keys(resolved: dict) -> dict:

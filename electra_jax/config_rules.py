@@ -151,7 +151,8 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   if not 0 < masking.max_predictions <= c.data.sequence_length:
     yield f"data.masking.max_predictions is {masking.max_predictions}; it must be 1 to data.sequence_length"
   if c.optimizer.warmup_steps > max(1, c.train.num_steps):
-    yield f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}"
+    yield (f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}; a "
+           f"tenth is usual: --config.optimizer.warmup_steps={c.train.num_steps // 10}")
   if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
     yield "optimizer.beta1 and beta2 must be below 1"
   if c.train.ema_decay == 1:

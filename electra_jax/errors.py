@@ -1,7 +1,8 @@
 """How does the project tell a user what went wrong? In four parts: what, got, allowed, fix."""
 
+import difflib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 MOST_CHARACTERS = {"what": 300, "allowed": 350, "fix": 400}  # of a message's parts; `got` has the rest
 
@@ -25,7 +26,7 @@ class UserError(ValueError):
   def __init__(self, what: str, *, got: object, allowed: str, fix: str):
     parts = {"what": what, "allowed": allowed, "fix": fix}
     self.what, self.allowed, self.fix = (shorten(text, MOST_CHARACTERS[name]) for name, text in parts.items())
-    self.got = shorten(str(got), 1_900 - len(self.what + self.allowed + self.fix))
+    self.got = shorten(str(got) or "nothing", 1_900 - len(self.what + self.allowed + self.fix))
     super().__init__(f"{self.what.rstrip('.')}.\n  got:     {self.got}\n  allowed: {self.allowed}\n"
                      f"  fix:     {self.fix}")
 
@@ -61,13 +62,26 @@ def shorten(text: str, most: int) -> str:
   return text if len(text) <= most else f"{text[:kept]} ... ({len(text) - kept:,} more characters)"
 
 
-def named(names: Sequence[str], most: int = 10) -> str:
+def named(names: Iterable[object], most: int = 12) -> str:
   """Names for the `got` or `allowed` of an error; behind the first ones how many more there are.
 
-  >>> named(["a", "b", "c"], most=2)
-  'a, b and 1 more'
+  >>> named(["a", "b", "c"], most=2), named([])
+  ('a, b and 1 more', 'none')
   """
-  return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+  names = list(names)
+  shown = ", ".join(shorten(str(name), 80) for name in names[:most])
+  return shown + f" and {len(names) - most:,} more" if len(names) > most else shown or "none"
+
+
+def unknown(what: str, got: object, allowed: Iterable[str], fix: str) -> UserError:
+  """The error for a name that is none of some; in the fix, CLOSEST becomes the allowed name most like it.
+
+  >>> print(unknown("The task is unknown", "rtee", ["cola", "rte"], "set --config.task.name=CLOSEST").fix)
+  set --config.task.name=rte
+  """
+  allowed = list(allowed)
+  closest = (difflib.get_close_matches(str(got), allowed, n=1, cutoff=0.5) or allowed)[0]
+  return UserError(what, got=got, allowed=named(allowed, most=20), fix=fix.replace("CLOSEST", closest))
 
 
 def listed(faults: list[str], most: int = 10) -> str:
@@ -77,4 +91,4 @@ def listed(faults: list[str], most: int = 10) -> str:
   '\\n    a\\n    b\\n    and 1 more'
   """
   more = [f"and {len(faults) - most} more"] if len(faults) > most else []
-  return "".join(f"\n    {fault}" for fault in faults[:most] + more)
+  return "".join(f"\n    {shorten(fault, 300)}" for fault in faults[:most] + more)

@@ -8,6 +8,8 @@ import traceback
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from electra_jax import config as config_lib
+from electra_jax import recipes
 from electra_jax.errors import Interrupted, NoAnswerError, UserError
 
 FLAGS = flags.FLAGS
@@ -37,21 +39,23 @@ answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of 
 
 
 def main(argv: list[str]) -> None:
-  """Starts the process group and runs what `config.mode` says."""
+  """Checks the config, starts the process group and runs what `config.mode` says."""
   del argv
   for name in ("config", "workdir"):
     if FLAGS[name].value is None:
       raise UserError(f"--{name} is missing", got="nothing", allowed="see `python -m electra_jax.main --help`",
                       fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
+  # What is wrong with the config is told before jax is imported, which takes seconds.
+  config = config_lib.resolve(FLAGS.config)
+  if config.mode == "finetune":
+    from electra_jax import tasks
+    tasks.check(config.task)
   start_jax()
   from electra_jax import finetune, pretrain, workdir  # after the start-up: these imports touch jax's devices
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
-  if FLAGS.config.mode not in modes:
-    raise UserError("config.mode is unknown", got=FLAGS.config.mode, allowed=", ".join(modes),
-                    fix="set --config.mode=pretrain")
   with workdir.lock(FLAGS.workdir):
-    modes[FLAGS.config.mode](FLAGS.config, FLAGS.workdir)
+    modes[config.mode](FLAGS.config, FLAGS.workdir)
 
 
 def start_jax() -> None:
@@ -78,13 +82,11 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
 
   def parse(argv: list[str]) -> list[str]:
     try:
+      recipes.check_command(argv)
       rest = FLAGS(argv)
-      if FLAGS["config"].value is not None:
-        FLAGS.config.to_dict()  # a recipe that cannot be loaded says so only when it is used
-    except UserError:
-      raise
-    except Exception as error:  # a recipe is a program: it can raise anything
-      raise _flag_error(error) from error
+    except flags.Error as error:  # of its lines the last: there may be a traceback in front of it
+      raise UserError("A flag cannot be understood", got=str(error).strip().split("\n")[-1], fix="correct the flag",
+                      allowed="the flags of --help and the keys of configs/common.py") from error
     if len(rest) > 1 and not takes_arguments:
       raise UserError("There are arguments that are no flags", got=" ".join(rest[1:]), allowed="--name=value",
                       fix="write --name=value without blanks around the equals sign")
@@ -102,36 +104,22 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
     print("\nInterrupted.", file=sys.stderr)
     leave(128 + signal.SIGINT)
   except Exception as error:
-    lost = _find_lost_process(error)
-    if lost is None:
+    known = _find_known(error)
+    if known is None:
       traceback.print_exc()
       leave(1)
-    print(f"\nError: {lost}", file=sys.stderr)
-    leave(lost.STATUS)
+    print(f"\nError: {known}", file=sys.stderr)
+    leave(known.STATUS)
 
 
-def _find_lost_process(error: Exception):
+def _find_known(error: Exception) -> UserError | None:
+  """What has a cause outside the program: a process that is lost, or memory that is too small."""
   if "jax" not in sys.modules:
     return None
-  from electra_jax import distributed
+  from electra_jax import distributed, memory
 
-  return distributed.find_lost_process(error)
-
-
-def _flag_error(error: Exception) -> UserError:
-  """What absl, ml_collections or a recipe say about a flag, without the tracebacks that they put into their texts."""
-  cause = error
-  while not isinstance(error, SyntaxError) and isinstance(cause, Exception) and cause.args:  # it may wrap a KeyError
-    cause = cause.args[0]
-  said = str(cause).strip().split("\n")
-  got = said[-1] if any(line.startswith("Traceback") for line in said) else "\n    ".join(said)
-  if isinstance(error, flags.Error | AttributeError | TypeError) and "failure to load" not in got:
-    return UserError("A flag cannot be understood", got=got, fix="correct the flag",
-                     allowed="the flags of --help and the keys of configs/common.py")
-  return UserError("The recipe cannot be loaded", got=got.removeprefix(
-    "Configuration is not available because of an earlier failure to load: "),
-    allowed="a Python file with get_config, like those in configs/",
-    fix="check the path behind --config, for example --config=configs/tiny.py, or the file")
+  mode = FLAGS.config.mode if FLAGS["config"].value is not None else ""
+  return distributed.find_lost_process(error) or memory.find_exhausted(error, mode)
 
 
 def leave(status: int) -> None:

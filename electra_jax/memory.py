@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import PyTree
 
+from electra_jax.errors import UserError
+
 GIB = 2**30
 
 
@@ -49,6 +51,24 @@ def of_step(state, batch, compiled) -> StepMemory:
 def at_start(train_step, state, batch, *more) -> str:
   """The line that a run prints before its first step, whose compilation it does ahead: calling it compiles no more."""
   return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch, *more).compile())}"
+
+
+def find_exhausted(error: BaseException, mode: str) -> UserError | None:
+  """What the user can do about an error, if its cause is that the memory of a device or of the host is too small.
+
+  Args:
+    error: anything that was raised.
+    mode: `config.mode`, which decides what makes a step smaller.
+  """
+  if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+    return None
+  smaller = {"pretrain": "--config.train.accumulation_steps=4 (the same batch, a quarter of its rows at once), then "
+                         "--config.train.remat=dots or full, then more devices on --config.mesh.fsdp",
+             "finetune": "--config.task.seeds_at_once=1, then a smaller --config.train.batch_size and "
+                         "--config.eval.batch_size"}
+  return UserError("The memory is too small for this step", got=f"{type(error).__name__}: {error}".split("\n")[0],
+                   allowed="steps that fit; a run prints what its step needs as `memory of each device`",
+                   fix=smaller.get(mode, "smaller batches or shorter rows"))
 
 
 def bytes_per_device(tree: PyTree) -> int:

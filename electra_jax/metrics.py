@@ -54,20 +54,26 @@ def of_each_step(window: Iterable[Pairs]) -> list[Pairs]:
 
 
 def summarise(totals: Pairs) -> dict[str, float]:
-  """Each pair's sum / weight; NaN where nothing was counted. `mlm/loss` brings `mlm/perplexity` with it.
+  """Each pair's sum / weight. `mlm/loss` brings `mlm/perplexity` with it.
+
+  What nothing was counted for is left out, such as recall and AUC where no token was replaced (always with the
+  discriminator of ELECTRA's footnote 7). A precision is 0 there: nothing was marked.
 
   A pair named `*/auc` holds two histograms over ascending score bins, of the positive and of the negative examples;
   its value is the area under the ROC curve, `auc`.
 
-  >>> summarise({"mlm/loss": (0.0, 2.0), "rtd/recall": (0.0, 0.0)})
-  {'mlm/loss': 0.0, 'mlm/perplexity': 1.0, 'rtd/recall': nan}
+  >>> summarise({"mlm/loss": (0.0, 2.0), "rtd/precision": (0.0, 0.0), "rtd/recall": (0.0, 0.0)})
+  {'mlm/loss': 0.0, 'mlm/perplexity': 1.0, 'rtd/precision': 0.0}
   """
   values = {}
   for name, (total, weight) in totals.items():
     if name.endswith("/auc"):
-      values[name] = auc(total, weight)
+      if not math.isnan(area := auc(total, weight)):
+        values[name] = area
       continue
-    values[name] = float(total) / float(weight) if weight else math.nan
+    if not weight and not name.endswith("/precision"):
+      continue
+    values[name] = float(total) / float(weight) if weight else 0.0
     if name == "mlm/loss":
       with np.errstate(over="ignore"):
         values["mlm/perplexity"] = float(np.exp(values[name]))

@@ -12,7 +12,7 @@ from ml_collections import FrozenConfigDict
 
 from electra_jax import sharding
 from electra_jax.data import fairseq_vocabulary, tokenizers
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, initial, mapping
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
@@ -142,8 +142,8 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
     _check_same_entries(tokenizer, beside, path)
   start = initial.merge(weights, params, tokenizer.vocab_size)
   placed = jax.tree.map(lambda new, old: new if new is old else jax.device_put(new, old.sharding), start.params, params)
-  fresh = f" Not in it, so these start fresh: {', '.join(start.fresh)}." if start.fresh else ""
-  unused = f" Not used: {', '.join(start.unused)}." if start.unused else ""
+  fresh = f" Not in it, so these start fresh: {named(start.fresh)}." if start.fresh else ""
+  unused = f" Not used: {named(start.unused)}." if start.unused else ""
   return placed, f"Starting from the published weights in {path}.{fresh}{unused}{note}"
 
 

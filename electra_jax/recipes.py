@@ -1,12 +1,19 @@
-"""How is a recipe loaded by its path, for tools that take several of them? (`main` takes one, as a flag.)"""
+"""Recipes by their paths, and the overrides of a command line, --config.KEY=VALUE, checked against their keys."""
 
+import difflib
 import importlib.util
 import os
+import re
 import sys
 
+from absl import flags
 from ml_collections import ConfigDict
 
-from electra_jax.errors import UserError
+from electra_jax.config import flatten
+from electra_jax.errors import UserError, named
+
+PARSERS = {int: (flags.IntegerParser(), "an integer"), float: (flags.FloatParser(), "a number"),
+           bool: (flags.BooleanParser(), "True or False")}
 
 
 def load(argument: str) -> tuple[str, ConfigDict]:
@@ -20,11 +27,79 @@ def load(argument: str) -> tuple[str, ConfigDict]:
     sys.path.insert(0, os.getcwd())  # recipes import each other from the root of the repository
   try:
     spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
+    if spec is None:
+      raise ImportError("its name does not end in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     given = module.get_config(variant) if variant else module.get_config()
+    if not isinstance(given, ConfigDict):
+      raise TypeError(f"get_config gives a {type(given).__name__}, not a ConfigDict")
+  except UserError:  # of the variant
+    raise
   except Exception as error:  # a recipe is a program: it can raise anything
-    raise UserError("The recipe cannot be loaded", got=f"{argument}: {error}",
+    raise UserError("The recipe cannot be loaded", got=f"{argument}: {type(error).__name__}: {error}",
                     allowed="a Python file with get_config, like those in configs/",
-                    fix="check the path, or correct the file") from error
+                    fix="check the path, for example --config=configs/tiny.py, or correct the file") from error
   return (module.__doc__ or "").strip(), given
+
+
+def check_command(argv: list[str]) -> None:
+  """The recipe, the keys and the values of a command line, of which ml_collections would say less, or nothing.
+
+  Raises:
+    UserError: the recipe cannot be loaded, a key does not exist or is a group of keys, a value has another type.
+  """
+  arguments = flags.FLAGS.read_flags_from_files(argv[1:])
+  given = {}
+  for argument, following in zip(arguments, [*arguments[1:], None]):
+    if match := re.fullmatch(r"--?([\w.-]+?)(?:=(.*))?", argument, re.DOTALL):
+      given[match[1]] = following if match[1] == "config" and match[2] is None else match[2]
+  if not given.get("config"):
+    return
+  _, config = load(given["config"])
+  keys = flatten(config)
+  leaves = {key.split(".")[-1] for key in keys}
+  for name, value in given.items():
+    if name.startswith("config."):
+      _check_override(name.removeprefix("config."), value, config, keys)
+    elif name not in flags.FLAGS and (name in leaves or name.split(".")[0] in config):  # --train.num_steps
+      raise _unknown_key(name, value, keys)
+
+
+def _check_override(key: str, value: str | None, config: ConfigDict, keys: dict[str, object]) -> None:
+  inside = [known for known in keys if known.startswith(f"{key}.")]
+  if inside:
+    raise UserError(f"--config.{key} is a group of keys, which are set one by one", got=value,
+                    allowed=named(inside), fix=f"for example --config.{inside[0]}={keys[inside[0]]}")
+  if key not in keys:
+    raise _unknown_key(f"config.{key}", value, keys)
+  *branches, leaf = key.split(".")
+  for branch in branches:
+    config = config[branch]
+  parser, form = PARSERS.get(config.get_type(leaf), (None, ""))
+  if parser is None or value is None:
+    return
+  try:
+    parser.parse(value)
+  except (TypeError, ValueError):
+    raise UserError(f"A key of the recipe has a value that is not {form}", got=f"--config.{key}={value}", allowed=form,
+                    fix=f"for example --config.{key}={_nearest(value, keys[key])}") from None
+
+
+def _nearest(value: str, default: object) -> object:
+  """The integer that 1e5 or 1,000 mean; else the recipe's value."""
+  try:
+    number = float(value.replace(",", ""))
+  except ValueError:
+    return default
+  return int(number) if number.is_integer() else default
+
+
+def _unknown_key(name: str, value: str | None, keys: dict[str, object]) -> UserError:
+  """The error for --config.optim.learning_rate or --train.num_steps, with the key that is meant."""
+  key = name.removeprefix("config.")
+  same_leaf = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
+  close = difflib.get_close_matches(key, same_leaf or keys, n=1, cutoff=0.0 if same_leaf else 0.6)
+  meant = f"write --config.{close[0]}" + ("" if value is None else f"={value}") if close else "leave it out"
+  return UserError("An option is unknown", got=f"--{name}", allowed="--config.KEY=VALUE with the keys of "
+                   "configs/common.py" + (f"; did you mean {close[0]}?" if close else ""), fix=meant)

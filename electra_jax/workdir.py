@@ -26,10 +26,14 @@ def claim(config, workdir: str) -> None:
   Raises:
     UserError: the workdir holds another run, or cannot be written.
   """
-  path = os.path.join(workdir, "config.json")
-  if os.path.exists(path) and checkpoints.saved_steps(workdir):
-    for name, (was, now) in config_lib.check_resumable(config_lib.load(workdir), config, workdir).items():
+  has_checkpoints = checkpoints.saved_steps(workdir)
+  if os.path.exists(os.path.join(workdir, "config.json")):
+    before = config_lib.load(workdir)  # also without checkpoints: the config.json of something else is not replaced
+    changes = config_lib.check_resumable(before, config, workdir) if has_checkpoints else {}
+    for name, (was, now) in changes.items():
       logging.info("On resume, %s changes from %r to %r.", name, was, now)
+  if config.checkpoint.init_from and not has_checkpoints:
+    config_lib.check_exists(config.checkpoint.init_from)  # before minutes of preparation
   if jax.process_index() == 0:
     with _disk_errors(workdir):
       os.makedirs(workdir, exist_ok=True)

@@ -200,12 +200,13 @@ def test_checkpoints_of_another_model_are_not_touched(place):
 
 COMMANDS = {
   "typo in a flag": ("--config=configs/tiny.py --workdirr=W", ["workdirr", "Did you mean: workdir"]),
-  "typo in a key": ("--config=configs/tiny.py --workdir=W --config.train.num_stepz=3", ['Did you mean "num_steps"']),
+  "typo in a key": ("--config=configs/tiny.py --workdir=W --config.train.num_stepz=3", [
+    "did you mean train.num_steps?"]),
   "value of another type": ("--config=configs/tiny.py --workdir=W --config.train.batch_size=many", ["batch_size=many"]),
   "recipe that does not exist": ("--config=configs/nope.py --workdir=W", ["configs/nope.py", "configs/tiny.py"]),
   "recipe that is no Python": ("--config=requirements.txt --workdir=W", [
     "The recipe cannot be loaded", "requirements.txt"]),
-  "unknown variant of a recipe": ("--config=configs/tiny.py:tinny --workdir=W", ["tinny", "Allowed: tiny"]),
+  "unknown variant of a recipe": ("--config=configs/tiny.py:tinny --workdir=W", ["tinny", "allowed: :tiny"]),
   "no recipe": ("--workdir=W", ["--config is missing"]),
   "no workdir": ("--config=configs/tiny.py", ["--workdir is missing"]),
   "extra argument": ("--config=configs/tiny.py --workdir=W data.txt", ["no flags", "data.txt"]),

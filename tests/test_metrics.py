@@ -34,9 +34,26 @@ def test_last_batch_counts_by_its_size():
 def test_a_batch_without_targets_and_no_targets_at_all():
   totals = metrics.add_pairs([{"mlm/loss": (0.0, 0.0)}, {"mlm/loss": (3.0, 2.0)}])
   assert metrics.summarise(totals)["mlm/loss"] == 1.5
-  nothing = metrics.summarise({"mlm/loss": (0.0, 0.0), "rtd/auc": (np.zeros(4), np.zeros(4))})
-  assert len(nothing) == 3 and all(math.isnan(value) for value in nothing.values())
   assert metrics.summarise(metrics.add_pairs([])) == {}
+
+
+@pytest.mark.parametrize(("name", "pair", "expected"), [
+  ("rtd/precision", (0.0, 0.0), {"rtd/precision": 0.0}),  # nothing was marked
+  ("rtd/precision", (0.0, 3.0), {"rtd/precision": 0.0}),
+  ("rtd/recall", (0.0, 0.0), {}),  # nothing was replaced
+  ("rtd/recall", (0.0, 3.0), {"rtd/recall": 0.0}),
+  ("rtd/accuracy", (0.0, 0.0), {}),
+  ("rtd/auc", (np.zeros(4), np.zeros(4)), {}),
+  ("rtd/auc", (np.zeros(4), np.ones(4)), {}),  # footnote 7: no judged token is replaced
+  ("rtd/auc", (np.ones(4), np.zeros(4)), {}),
+  ("mlm/loss", (0.0, 0.0), {}),
+  ("nsp/accuracy", (0.0, 0.0), {})])
+def test_what_nothing_was_counted_for_is_never_nan(name, pair, expected):
+  assert metrics.summarise({name: pair}) == expected
+
+
+def test_what_is_not_finite_stays_so():
+  assert math.isnan(metrics.summarise({"loss": (math.nan, 1.0)})["loss"])
 
 
 def test_sums_are_float64_and_repeat_bit_for_bit():

@@ -12,6 +12,7 @@ begins RTE, STS-B and MRPC with a new head: here the hidden layer of the MNLI mo
 """
 
 from configs import common
+from electra_jax.errors import unknown
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "qnli_ranking", "rte", "wnli", "wnli_ranking")
 LONG = ("rte", "stsb")  # ELECTRA Table 5: 10 epochs; RoBERTa trains 10 on every task
@@ -53,9 +54,11 @@ PAPERS = {"": electra, "large": electra_large, "roberta": roberta, "bert": bert}
 
 def get_config(argument: str | None = None):
   task, _, paper = (argument or "cola").partition(",")
-  if task not in TASKS or paper not in PAPERS:
-    raise ValueError(f"Unknown task or paper {argument!r}. Allowed: {', '.join(TASKS)}, each also with ,large "
-                     ",roberta or ,bert. Write --config=configs/finetune/glue.py:mrpc,roberta.")
+  if task not in TASKS:
+    raise unknown("The task is unknown", task, TASKS, "write --config=configs/finetune/glue.py:CLOSEST")
+  if paper not in PAPERS:
+    raise unknown("The paper is unknown", paper, filter(None, PAPERS),
+                  f"write --config=configs/finetune/glue.py:{task},CLOSEST")
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = task

@@ -5,6 +5,7 @@ RoBERTa Table 10 and section 5.3. ELECTRA has no RACE: its rows are Table 5's hy
 
 from configs import common
 from configs.finetune import squad
+from electra_jax.errors import unknown
 
 
 def electra(c) -> None:
@@ -30,8 +31,8 @@ PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
 
 def get_config(argument: str | None = None):
   if (argument or "") not in PAPERS:
-    raise ValueError(f"Unknown paper {argument!r}. Allowed: none, large, roberta. Write "
-                     "--config=configs/finetune/race.py:roberta.")
+    raise unknown("The paper is unknown", argument, filter(None, PAPERS),
+                  "write --config=configs/finetune/race.py:CLOSEST, or leave the colon out")
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = "race"

@@ -9,6 +9,7 @@ Differs from the released ELECTRA code, which weighs the classifier's loss by ha
 """
 
 from configs import common
+from electra_jax.errors import unknown
 
 VERSIONS = ("v1.1", "v2.0")
 
@@ -41,9 +42,11 @@ PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
 
 def get_config(argument: str | None = None):
   version, _, paper = (argument or "v2.0").partition(",")
-  if version not in VERSIONS or paper not in PAPERS:
-    raise ValueError(f"Unknown version or paper {argument!r}. Allowed: {', '.join(VERSIONS)}, each also with ,large "
-                     "or ,roberta. Write --config=configs/finetune/squad.py:v2.0,roberta.")
+  if version not in VERSIONS:
+    raise unknown("The version is unknown", version, VERSIONS, "write --config=configs/finetune/squad.py:CLOSEST")
+  if paper not in PAPERS:
+    raise unknown("The paper is unknown", paper, filter(None, PAPERS),
+                  f"write --config=configs/finetune/squad.py:{version},CLOSEST")
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = f"squad_{version}"

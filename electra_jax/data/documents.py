@@ -18,7 +18,7 @@ from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.lines import COMPRESSIONS, read_lines
 from electra_jax.data.records import Reading, paragraphs, read_json, read_jsonl, read_parquet
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 Document = list[str]  # paragraphs, stripped, none empty
 
@@ -267,7 +267,7 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
     raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
                 "check name, split, --config.data.tfds_dir and the network") from error
   if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
-    raise fault(f'no text under "{field}"; its features are {", ".join(sorted(features))}',
+    raise fault(f'no text under "{field}"; its features are {named(sorted(features))}',
                 "name the one that holds the text: --config.data.text_field=...")
   return _tfds_documents(tfds.as_numpy(dataset), path, reading)
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from electra_jax.data.records import Reading, paragraphs
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 SAVED = ("state.json", "dataset_dict.json")  # one of these is in a folder that `save_to_disk` wrote
 
@@ -39,7 +39,7 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
   except Exception as error:  # the library and those below it raise dozens of types
     raise fault(f"{type(error).__name__}: {str(error).strip()[:200]}", "check path, split and the network") from error
   if reading.text_field not in dataset.column_names:
-    raise fault(f'no field "{reading.text_field}"; its fields are {", ".join(dataset.column_names)}',
+    raise fault(f'no field "{reading.text_field}"; its fields are {named(dataset.column_names)}',
                 "name the one that holds the text: --config.data.text_field=...")
   return _documents(dataset.select_columns([reading.text_field]), path, reading)
 

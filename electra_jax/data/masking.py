@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int32, Int64
 from electra_jax import config
 from electra_jax.data import counter_hash
 from electra_jax.data.counter_hash import Purpose
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
 POSITION_MASK = np.uint64(0xFFFF)
@@ -165,7 +165,7 @@ def protected_ids(tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
   ids = {token: i for i, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))}
   missing = [entry for entry in never_mask if entry not in ids]
   if missing:
-    raise UserError("data.masking.never_mask names what the vocabulary lacks", got=", ".join(map(repr, missing)),
+    raise UserError("data.masking.never_mask names what the vocabulary lacks", got=named(map(repr, missing)),
                     allowed='entries as they stand in the vocabulary: "[unused7]", "##ing", "Ġthe"',
                     fix="correct or remove them")
   return tuple(sorted({*tokenizer.special_ids, *(ids[entry] for entry in never_mask)}))

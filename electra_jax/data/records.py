@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.lines import read_lines, read_pieces, universal_split
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 MAX_RECORD_CHARACTERS = 1 << 26  # of a JSON array or of objects over several lines
 PARQUET_ROWS = 256  # that are unpacked at once
@@ -49,7 +49,7 @@ class Reading:
       got, what = f"a {type(record).__name__}", "A record is no object"
       fix = 'write lines like {"text": "..."}'
     elif field not in record:
-      got, what = f"fields: {', '.join(map(repr, record)) or 'none'}", f'A record has no field "{field}"'
+      got, what = f"fields: {named(map(repr, record))}", f'A record has no field "{field}"'
       fix = "name the field that holds the text: --config.data.text_field=..."
     elif not isinstance(record[field], str):
       got, what = f"a {type(record[field]).__name__}", f'The field "{field}" of a record is no text'
@@ -165,10 +165,10 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
                     fix="pip install pyarrow, or write the corpus as JSONL") from error
   try:
     with reading.cache.open(path) as opened, parquet.ParquetFile(opened) as file:
-      names = file.schema_arrow.names
-      if reading.text_field not in names:
+      columns = file.schema_arrow.names
+      if reading.text_field not in columns:
         raise UserError(f'A Parquet file has no column "{reading.text_field}"',
-                        got=f"{path}: columns {', '.join(names) or 'none'}", allowed="a column of strings",
+                        got=f"{path}: columns {named(columns)}", allowed="a column of strings",
                         fix="name the column that holds the text: --config.data.text_field=...")
       row = 0
       for batch in file.iter_batches(PARQUET_ROWS, columns=[reading.text_field]):

@@ -22,7 +22,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 # role -> the names that published vocabularies give it; the first one found counts (XLNet has both <cls> and <s>).
 SPECIAL_NAMES = {
@@ -324,7 +324,7 @@ class SentencePiece(Tokenizer):
     names = {name for group in SPECIAL_NAMES.values() for name in group}
     loose = [token for i, token in enumerate(entries) if token in names and not self._is_filler(i, token)]
     if loose:
-      raise UserError("Special tokens of the SentencePiece model can be produced by text", got=", ".join(loose),
+      raise UserError("Special tokens of the SentencePiece model can be produced by text", got=named(loose),
                       allowed="control symbols", fix="train the model with --control_symbols=[CLS],[SEP],[MASK]")
     return entries
 

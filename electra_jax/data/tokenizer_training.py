@@ -38,17 +38,28 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
   """
   pad, unk, *control = tokenizer_kinds.SentencePiece.special_tokens
   ascii_characters = string.digits + string.punctuation + string.ascii_letters
-  model = io.BytesIO()
+  model, faults = io.BytesIO(), []
+
+  def guarded() -> Iterator[str]:  # SentencePiece makes a RuntimeError of its own of whatever is raised here
+    try:
+      yield from texts
+    except Exception as error:
+      faults.append(error)
+      raise
+
   sentencepiece.set_random_generator_seed(seed)
   try:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=texts, model_writer=model, model_type=model_type, vocab_size=vocab_size, hard_vocab_limit=False,
-      byte_fallback=True, normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
+      sentence_iterator=guarded(), model_writer=model, model_type=model_type, vocab_size=vocab_size,
+      hard_vocab_limit=False, byte_fallback=True,
+      normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
       unk_id=1, unk_piece=unk, bos_id=-1, eos_id=-1, control_symbols=",".join(control),
       required_chars=ascii_characters.lower() if lowercase else ascii_characters,  # however rare in the texts
       max_sentence_length=1 << 24,  # bytes; the default silently drops paragraphs over 4192
       num_threads=SENTENCEPIECE_THREADS, minloglevel=2)
   except RuntimeError as error:
+    if faults:
+      raise faults[0] from None
     raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
                     allowed="261 entries (5 special tokens, 256 bytes) and one per character; enough text",
                     fix="raise --config.data.tokenizer.vocab_size, or give more text") from error

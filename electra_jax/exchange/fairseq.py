@@ -8,7 +8,7 @@ import re
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError, listed
+from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import mapping
 from electra_jax.exchange.weights import Weights
 
@@ -145,7 +145,7 @@ def _check_names(tensors: dict, wanted: dict[str, str], file: str) -> None:
                     allowed="post-layer-norm layers, learnt positions, an output table tied to the tokens'",
                     fix="check which model it is; variants with other layers cannot be imported")
   if extra:
-    logging.warning("Not imported from %s, as they belong to no model here: %s", file, ", ".join(extra))
+    logging.warning("Not imported from %s, as they belong to no model here: %s", file, named(extra))
 
 
 def _options(checkpoint: dict) -> dict:

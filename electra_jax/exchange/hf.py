@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError, listed
+from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.weights import Weights
 
@@ -119,14 +119,14 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise _damaged(path, error) from error
   if bad or missing:
-    raise UserError("Parts of the weights are missing", got=f"{path} names {', '.join(bad or missing)}",
+    raise UserError("Parts of the weights are missing", got=f"{path} names {named(bad or missing)}",
                     allowed="every file of the index, in its folder", fix="download the missing files")
   found = {}
   for shard in shards:
     found |= _read_file(os.path.join(folder, shard))
   lost = sorted(places.keys() - found.keys())
   if lost:
-    raise _damaged(path, f"no shard holds {', '.join(lost[:5])}")
+    raise _damaged(path, f"no shard holds {named(lost)}")
   return found
 
 
@@ -219,7 +219,7 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
                     allowed="the encoder's own tensors, whole heads, an output table tied to the tokens'",
                     fix="check which model it is; variants with other layers cannot be imported")
   if unknown:
-    logging.warning("Not imported from %s, as they belong to no head here: %s", folder, ", ".join(unknown))
+    logging.warning("Not imported from %s, as they belong to no head here: %s", folder, named(unknown))
   return {name: value for name, value in tensors.items() if name not in unknown}
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 from electra_jax.exchange import mapping
 
 # Keys of config.model that are called the same in config.json.
@@ -135,7 +135,7 @@ def to_model(config: dict, where: str) -> dict:
     if key in given and given[key] not in allowed]
   if missing or odd:
     raise UserError("config.json does not describe an encoder that is built here",
-                    got=f"{where}: " + ", ".join([f"no {key}" for key in missing] + odd),
+                    got=f"{where}: " + named([f"no {key}" for key in missing] + odd),
                     allowed=f"{', '.join(SAME)}; hidden_act of {', '.join(ACTIVATIONS)}; absolute positions, tied "
                     "output table, every head kept", fix="use a plain BERT, RoBERTa or ELECTRA")
   model = {key: given[key] for key in SAME} | {"vocab_size": given["vocab_size"]}

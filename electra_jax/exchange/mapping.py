@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 
 # Ours (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number; a kernel
 # [in, out] is stored transposed there, a table as it is.
@@ -147,7 +147,7 @@ def from_hf(tensors: dict[str, np.ndarray], paths: dict[str, tuple[int, ...]], f
       faults.append(f"{name} has shape {tensors[name].shape}, which does not give {shape} for {path}")
     found[path] = value
   if faults:
-    raise UserError(f"The weights are not those of this {family} model", got="\n    " + "\n    ".join(faults),
+    raise UserError(f"The weights are not those of this {family} model", got=listed(faults),
                     allowed="every tensor of the model with its shape",
                     fix="set the config.model sizes to those of the weights' config.json")
   return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from electra_jax.errors import UserError, listed
+from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import mapping
 from electra_jax.exchange.weights import Weights
 
@@ -67,7 +67,7 @@ def find(path: str) -> str | None:
   found = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
   named = _named_by_state_file(path)
   if len(found) > 1 and named not in found:
-    raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {', '.join(found)}",
+    raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {named(found)}",
                     allowed="one, or a file `checkpoint` that names one",
                     fix=f"name it: {os.path.join(path, found[-1])}")
   return os.path.join(path, named if named in found else found[0]) if found else None
@@ -203,7 +203,7 @@ def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: s
                     allowed="every variable of the encoder, and no other in its scope",
                     fix="check which model it is; variants with other layers cannot be imported")
   if extra:
-    logging.warning("Not imported from %s, as they belong to no model here: %s", prefix, ", ".join(extra))
+    logging.warning("Not imported from %s, as they belong to no model here: %s", prefix, named(extra))
 
 
 def _given_config(folder: str) -> dict:

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import PyTree
 
 from electra_jax import norms
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 from electra_jax.optim import adamw, lamb, schedules, timed
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
@@ -72,7 +72,7 @@ def decay_mask(params: PyTree) -> PyTree:
   found = {path: [decays for rule, decays in DECAYED.items() if re.fullmatch(rule, path)] for path in paths}
   unclear = [path for path in paths if len(found[path]) != 1]
   if unclear:
-    raise UserError("The weight-decay rules do not match every parameter exactly once", got=", ".join(unclear),
+    raise UserError("The weight-decay rules do not match every parameter exactly once", got=named(unclear),
                     allowed="paths that match one row of " + " or ".join(DECAYED),
                     fix="give the parameter such a name, or add a row to DECAYED in electra_jax/optim/__init__.py")
   return jax.tree_util.tree_unflatten(structure, [found[path][0] for path in paths])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from electra_jax.errors import unknown
 from electra_jax.tasks import glue, own, pronouns, race, ranking, squad
 from electra_jax.tasks.contract import HEADS, Example, Feature, Outputs, Task
 
@@ -17,10 +18,33 @@ TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
 __all__ = ["HEADS", "TASKS", "Example", "Feature", "Outputs", "Task", "make"]
 
 
+# What `score` of a task can give and `task.metric` choose; the first one decides by default.
+METRICS: dict[str, tuple[str, ...]] = {
+  **{name: row.metrics for name, row in glue.GLUE.items()}, **own.METRICS,
+  "qnli_ranking": ("accuracy",), "wnli_ranking": ("accuracy",), "race": race.METRICS,
+  **{name: squad.METRICS[version] for name, version in squad.VERSIONS.items()},
+}
+
+
+def check(config_task) -> None:
+  """What can be wrong with the names in the `task` branch of a config, before any file is read.
+
+  Raises:
+    UserError: the task or the metric is unknown.
+  """
+  if config_task.name not in TASKS:
+    raise unknown("task.name is unknown", config_task.name, TASKS, "set --config.task.name=CLOSEST")
+  metrics = METRICS[config_task.name]
+  if config_task.metric and config_task.metric not in metrics:
+    raise unknown(f"task.metric is none of {config_task.name}", config_task.metric, metrics,
+                  "set --config.task.metric=CLOSEST, or leave it out")
+
+
 def make(config_task) -> Task:
   """The task of the `task` branch of a config.
 
   Raises:
-    UserError: its files cannot be read.
+    UserError: the name or the metric is unknown, or its files cannot be read.
   """
+  check(config_task)
   return TASKS[config_task.name](config_task.name, config_task)

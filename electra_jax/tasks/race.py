@@ -17,6 +17,7 @@ from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import READERS, Record, read_records
 
 LEVELS = ("middle", "high")
+METRICS = ("accuracy", *LEVELS)  # of `score`; the first one decides between runs
 LETTERS = ("A", "B", "C", "D")
 NUM_QUESTIONS = {"race": {"dev": 4887, "test": 4934}}
 # Accuracy of all questions of the test set in percent, RoBERTa Table 7.
@@ -33,7 +34,7 @@ def make(name: str, config_task) -> Task:
   return Task(
     name=name, head="multiple_choice", label_names=(), num_labels=1,
     splits=("train", "dev", "test") if has_test else ("train", "dev"), test_splits=(),
-    metric=config_task.metric or "accuracy", read=lambda split: read(config_task.data_dir, split),
+    metric=config_task.metric or METRICS[0], read=lambda split: read(config_task.data_dir, split),
     featurize=lambda example, tokenizer, max_length: [
       featurize(example, tokenizer, max_length, config_task.max_question_length)],
     decode=decode, score=score, files=answer_files)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from electra_jax.tasks import features, glue, scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
@@ -64,6 +63,8 @@ def mine(questions: Sequence[str], answers: Sequence[str]) -> list[str]:
   Frequent words say little and cost most of the time. Without a common word it is the next question's answer; "" where
   no other answer exists.
   """
+  from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds, which no other task should wait for
+
   most = len(questions) // 500 if len(questions) > 1000 else 1.0  # questions; or the share of all
   vectors = TfidfVectorizer(token_pattern=r"\w+", max_df=most, dtype=np.float32).fit_transform(questions)
   found = []

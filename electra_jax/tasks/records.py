@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from electra_jax.data.lines import read_lines
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 
 
 class Record(NamedTuple):
@@ -23,7 +23,7 @@ class Record(NamedTuple):
       UserError: there is no such column; file and line are named.
     """
     if column not in self.values:
-      raise UserError(f"The column {column!r} is missing", got=f"{self.where}: {', '.join(map(str, self.values))}",
+      raise UserError(f"The column {column!r} is missing", got=f"{self.where}: {named(self.values)}",
                       allowed="every column that the task reads, in each line",
                       fix="correct the line or the header, or name the columns with --config.task.text_fields and "
                       "--config.task.label_field")
@@ -108,7 +108,7 @@ READERS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}
 
 
 def _ragged(where: str, found: int, header: Sequence[str]) -> UserError:
-  missing = ", ".join(map(str, header[found:]))
+  missing = named(header[found:])
   return UserError("A line has too few columns", got=f"{where}: {found} of {len(header)}, without {missing}",
                    allowed="as many as the header", fix="correct the line, or fetch the file again")
 

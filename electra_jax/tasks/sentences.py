@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
@@ -93,7 +93,7 @@ def parse_label(value, labels: Sequence[str], where: str) -> str | float:
   if labels:
     name = label_name(value)
     if name not in labels:
-      raise UserError("A label is unknown", got=f"{where}: {value!r}", allowed=", ".join(labels),
+      raise UserError("A label is unknown", got=f"{where}: {value!r}", allowed=named(labels),
                       fix="correct the line; a set without labels can only be predicted, not trained or scored on")
     return name
   try:

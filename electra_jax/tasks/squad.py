@@ -20,7 +20,9 @@ from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head
-METRICS = {"v1.1": "f1", "v2.0": "best_f1"}  # what decides between runs
+METRICS = {  # of `score`; the first one decides between runs
+  "v1.1": ("f1", "exact"),
+  "v2.0": ("best_f1", "best_exact", "f1", "exact", "has_answer_f1", "has_answer_exact", "no_answer_accuracy")}
 SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
 NUM_QUESTIONS = {"squad_v1.1": {"dev": 10570, "test": 9533}, "squad_v2.0": {"dev": 11873, "test": 8862}}
 # dev F1 in percent: RoBERTa Table 6; of v2.0 with the best threshold, as is usual.
@@ -74,7 +76,7 @@ def make(name: str, config_task) -> Task:
 
   return Task(
     name=name, head=HEADS[config_task.span_head], label_names=(), num_labels=2, splits=("train", "dev"),
-    test_splits=("test",), metric=config_task.metric or METRICS[version],
+    test_splits=("test",), metric=config_task.metric or METRICS[version][0],
     read=lambda split: read(_path(config_task, split, version), split),
     featurize=featurize,
     decode=lambda outputs, features_, examples: decode(

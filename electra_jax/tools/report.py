@@ -115,6 +115,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
       found.append((f"{name}, median of {row['num_runs']} seeds", f"{percent(row['median'])} %"))
     return found
   last = next((row for row in reversed(facts.rows) if row["split"] == "eval"), {})
+  last = {name: value for name, value in last.items() if value == value}  # a loss that is NaN has no tile
   speed = sorted(row["train/tokens_per_second"] for row in facts.rows if "train/tokens_per_second" in row)
   mfu = sorted(row["train/mfu"] for row in facts.rows if "train/mfu" in row)
   seconds = time_spent(facts)

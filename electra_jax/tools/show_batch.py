@@ -106,8 +106,8 @@ def make_corrupt(workdir: str | None, config, seed: int, console: Console
   from electra_jax import checkpoints, inference  # jax takes seconds to load; a batch alone does not need it
 
   if not workdir or not checkpoints.saved_steps(workdir):
-    console.print(Text(f"{workdir or 'Without --workdir there'} has no checkpoint yet, so no generator to show the "
-                       "corrupted rows of.", style="dim"), soft_wrap=True)
+    lacking = f"{workdir} has no checkpoint yet" if workdir else "Without --workdir there is no checkpoint"
+    console.print(Text(f"{lacking}, so no generator to show the corrupted rows of.", style="dim"), soft_wrap=True)
     return None
   main_lib.start_jax()
   run = inference.load(workdir)

@@ -68,5 +68,6 @@ def test_corrupted_line_comes_from_the_newest_generator(tmp_path_factory):
   batch = inference.mask(run, inference.make_batch(run, [inference.encode(run, text) for text in TEXT]))
   assert "generator of step 40" in screen.getvalue()
   np.testing.assert_array_equal(corrupt(batch), inference.corrupt(run, batch))
-  assert show_batch.make_corrupt(None, config, 0, console) is None and "no checkpoint yet" in screen.getvalue()
+  assert show_batch.make_corrupt(None, config, 0, console) is None and (
+      "Without --workdir there is no checkpoint" in screen.getvalue())
   assert show_batch.make_corrupt(workdir, config_lib.resolve(bert_small.get_config("tiny")), 0, console) is None
