@@ -58,7 +58,6 @@ def defaults() -> ConfigDict:
   c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
   c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | embeddings | all
-  c.objective.z_loss_weight = 0.0  # of the mean squared log Z of masked LMs' softmax, which keeps logits small; 0 = off
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
   c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)
   # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none. Derived: 1, and 1 / masking.rate for
@@ -94,9 +93,6 @@ def defaults() -> ConfigDict:
   # SEGMENT-PAIR | SENTENCE-PAIR
   c.data.format = "ELECTRA"
   c.data.sequence_length = 512  # tokens per example, special tokens included
-  # Rows are cut into shorter ones of so many tokens at first; an update keeps its tokens. 128: BERT's; 0 = never
-  c.data.initial_sequence_length = 0
-  c.data.initial_length_steps = placeholder(int)  # updates with them; derived: 90 % of the run (BERT, Appendix A.2)
   # rows: train.batch_size examples | tokens: as many more as are shorter (RoBERTa 4.2); derived: tokens for
   # DOC-SENTENCES and SENTENCE-PAIR
   c.data.batch_unit = placeholder(str)
@@ -140,24 +136,13 @@ def defaults() -> ConfigDict:
   c.optimizer.weight_decay_rate = 0.01  # decoupled; never on biases and layer norms
   c.optimizer.bias_correction = True  # False: Adam as the released BERT and ELECTRA code has it
   c.optimizer.clip_norm = 1.0  # global gradient norm; 0 = off (RoBERTa Table 9)
-  c.optimizer.first_moment_dtype = "float32"  # float32 | bfloat16: 2 of the state's 12 bytes a parameter less
-  c.optimizer.second_moment_dtype = "float32"  # likewise; bfloat16 is rounded at random, or small changes would be lost
 
   # ---- train
   c.train = ConfigDict()
   c.train.batch_size = 256  # sequences per optimizer update, over all devices and accumulation steps
   c.train.num_steps = 766_000
-  c.train.initial_batch_size = 0  # a smaller one to begin with, which doubles up to batch_size; 0 = no ramp
-  c.train.batch_size_ramp_steps = 0  # updates until batch_size is reached; each size compiles a program of its own
-  # The run ends after so many hours behind its parameters, restarts included, if num_steps are not done before; the
-  # rate decays by time then. 0 = by steps alone. Counted from the first step's compilation; data is prepared before.
-  c.train.max_hours = 0.0
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
-  # bfloat16 | float32 | float16 (V100 and older, which have no bfloat16; the loss is scaled, see the next two keys);
-  # parameters, softmax, losses and norms are float32
-  c.train.compute_dtype = "bfloat16"
-  c.train.initial_loss_scale = 2.0**15  # float16: halved by each overflow, whose update is skipped and counted
-  c.train.loss_scale_growth_steps = 2000  # float16: updates without an overflow that double the scale
+  c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
   # Updates in one program, for a GPU that waits for the launches of a small model's kernels (ELECTRA-Small, batch 128:
   # 9 % faster). Single ones where a log line, an evaluation, a checkpoint or a new shape comes too soon, and with
   # data.batch_unit=tokens always, whose batches differ in their numbers of rows.
@@ -168,18 +153,14 @@ def defaults() -> ConfigDict:
   c.train.remat = "none"
   # Attention with dropout, layer norm and GELU's gradient: auto (Triton kernels on a GPU in 16 bits) | xla | triton
   c.train.kernels = "auto"
-  c.train.ema_decay = 0.0  # of a moving average of the parameters, as long as 1 / (1 - decay) updates; 0 = none
   c.train.log_every_steps = 100
-  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps) |
-  # rollback (skip; after max_skipped_steps back to the checkpoint before them, and on behind the data in between)
+  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)
   c.train.on_nonfinite = "stop"
   c.train.max_skipped_steps = 10  # in a row, before skip gives up: a state that has diverged skips for ever
-  c.train.max_rollbacks = 3  # of the whole run, before rollback gives up
 
   # ---- evaluation on held-out documents
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000  # 0 = only at the end
-  c.eval.ema_params = False  # evaluate, and fine-tune on the way, with the moving average of train.ema_decay
   c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
   c.eval.max_examples = 8192  # 0 = all
   # Examples for ELECTRA's accuracy as a masked LM (Appendix E), 0 = none: 100 passes for each masked position
@@ -256,7 +237,6 @@ def tiny(config: ConfigDict) -> ConfigDict:
                       intermediate_size=128)
   config.model.max_position_embeddings = 64 + config.model.position_offset
   config.generator.width_fraction = 1.0 if config.generator.width_fraction == 1 else 0.5  # equal sizes stay equal
-  config.data.initial_sequence_length = min(16, config.data.initial_sequence_length)
   config.data.update(path="pydoc:", sequence_length=64, max_documents=400, heldout_share=0.05)
   config.data.tokenizer.update(vocab_size=1024, training_bytes=2_000_000)
   config.train.update(batch_size=16, num_steps=40, compute_dtype="float32", log_every_steps=10, steps_per_dispatch=1)
@@ -267,16 +247,12 @@ def tiny(config: ConfigDict) -> ConfigDict:
 
 
 def fast(config: ConfigDict) -> ConfigDict:
-  """Trades faithfulness for speed: no attention dropout, four times the batch in a quarter of the steps, short rows.
+  """Trades faithfulness for speed: no attention dropout, four times the batch in a quarter of the steps.
 
-  The rate grows by the square root of the batch (You et al. 2020, LAMB). Rows of 512 tokens are cut to 128 for 90 % of
-  the steps (BERT), but not where a row is a pair or is judged as a whole. `--config=configs/small.py:fast`.
+  The rate grows by the square root of the batch (You et al. 2020, LAMB). `--config=configs/small.py:fast`.
   """
   config.model.attention_probs_dropout_prob = 0.0
   config.train.update(batch_size=4 * config.train.batch_size, num_steps=config.train.num_steps // 4)
-  is_cut = config.data.format in ("ELECTRA", "FULL-SENTENCES") and config.objective.name != "contrastive"
-  if config.data.sequence_length == 512 and is_cut:
-    config.data.initial_sequence_length = 128
   config.optimizer.learning_rate *= 2
   if config.optimizer.warmup_steps is not None:
     config.optimizer.warmup_steps //= 4
@@ -300,9 +276,41 @@ def released(config: ConfigDict) -> ConfigDict:
   return config
 
 
+SHORT_LENGTH = 128  # tokens of a row in the first of BERT's two runs
+
+
+def short(config: ConfigDict) -> ConfigDict:
+  """The first of BERT's two runs: nine tenths of the updates, on rows of 128 tokens (Devlin et al. 2019, Appendix A.2).
+
+  `--config=configs/base.py:short --workdir=runs/short`; `long` is the second.
+  """
+  if config.data.sequence_length <= SHORT_LENGTH:
+    raise ValueError(f"':short' and ':long' are for recipes with rows longer than {SHORT_LENGTH} tokens; this one has "
+                     f"{config.data.sequence_length}.")
+  config.data.sequence_length = SHORT_LENGTH
+  config.train.num_steps = _short_steps(config)
+  return config
+
+
+def long(config: ConfigDict) -> ConfigDict:
+  """The second of BERT's two runs: the last tenth of the updates, at full length, from the parameters of the first.
+
+  `--config=configs/base.py:long --workdir=runs/long --config.checkpoint.init_from=runs/short`, with its vocabulary.
+
+  Differs from BERT, which does not say how the rate goes on: it warms up anew, for a tenth of the updates at most.
+  """
+  config.train.num_steps -= _short_steps(config)
+  config.optimizer.warmup_steps = None  # derived from the updates that are left
+  return config
+
+
+def _short_steps(config: ConfigDict) -> int:
+  return config.train.num_steps * 9 // 10
+
+
 def variant(config: ConfigDict, argument: str | None) -> ConfigDict:
   """Applies the part of `--config=FILE:argument` after the colon; the recipes end with this call."""
-  variants = {"": lambda c: c, "tiny": tiny, "fast": fast}
+  variants = {"": lambda c: c, "tiny": tiny, "fast": fast, "short": short, "long": long}
   if config.objective.name == "rtd":
     variants["released"] = released
   if (argument or "") not in variants:

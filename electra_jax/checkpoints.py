@@ -18,7 +18,7 @@ from electra_jax import distributed
 from electra_jax.errors import NoAnswerError, UserError, listed
 from electra_jax.train_state import TrainState
 
-FINITE = ("params", "opt_state", "ema_params")  # parts of a state that are saved only if they are finite
+FINITE = ("params", "opt_state")  # parts of a state that are saved only if they are finite
 DAMAGED, REASON = ".damaged", "damage.txt"  # what a damaged checkpoint's folder is called, and the file that says why
 
 
@@ -117,7 +117,7 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
-    sums, nonfinite = reading.examine(_parts(state))
+    sums, nonfinite = reading.examine(state._asdict())
     faults = [name for name in nonfinite if name.split("/")[0] in finite]
     if faults:
       sound = max(self._manager.all_steps(), default=None)
@@ -128,13 +128,7 @@ class Checkpoints:
                       + ("the start, for there is no checkpoint yet" if sound is None else
                          f"the last sound checkpoint, of step {sound}"))
     with self._storage_errors():
-      self._manager.save(step, args=ocp.args.StandardSave(_parts(state)), force=True, custom_metadata={"sums": sums})
-
-  def delete_after(self, step: int) -> None:
-    """Removes the checkpoints of later steps."""
-    for later in self._manager.all_steps():
-      if later > step:
-        self._manager.delete(later)
+      self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), force=True, custom_metadata={"sums": sums})
 
   def close(self) -> None:
     """Waits for the save in progress; not if another process is gone, without which it would never be complete.
@@ -176,19 +170,17 @@ def saved_steps(workdir: str) -> list[int]:
   return sorted(ocp.utils.checkpoint_steps(directory)) if os.path.isdir(directory) else []
 
 
-def load_params(workdir: str, abstract_params: PyTree | None = None, step: int | None = None,
-                part: str = "params") -> tuple[int, PyTree]:
+def load_params(workdir: str, abstract_params: PyTree | None = None,
+                step: int | None = None) -> tuple[int, PyTree]:
   """(step, params) of a run's newest (or a given) checkpoint; on the first device unless shardings are given.
 
   Args:
     workdir: the run's folder; nothing in it is changed.
     abstract_params: jax.ShapeDtypeStruct leaves with shardings; without it the shapes are the checkpoint's own.
     step: of one of `saved_steps`.
-    part: of the state: params, or ema_params, their moving average.
 
   Raises:
-    UserError: there is no checkpoint, or not of that step; it is damaged, or of another model than asked for, or has
-      no such part.
+    UserError: there is no checkpoint, or not of that step; it is damaged, or of another model than asked for.
   """
   steps = saved_steps(workdir)
   if not steps or (step is not None and step not in steps):
@@ -202,15 +194,11 @@ def load_params(workdir: str, abstract_params: PyTree | None = None, step: int |
 
   def read():
     tree, sums = reading.read_metadata(path)
-    if part not in tree:
-      raise UserError(f"The checkpoint {path} has no {part}", got="a run without a moving average",
-                      allowed="a run with train.ema_decay above 0",
-                      fix="use its parameters, or train with an average")
     wanted = abstract_params
     if wanted is None:
       device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-      wanted = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), tree[part])
-    return reading.read_parts(path, tree, sums, {part: wanted})[part]
+      wanted = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=device), tree["params"])
+    return reading.read_parts(path, tree, sums, {"params": wanted})["params"]
 
   try:
     return step, reading.patiently(read)
@@ -234,34 +222,7 @@ def set_aside(workdir: str) -> dict[str, str]:
 
 def _read_state(path: str, abstract: TrainState) -> TrainState:
   tree, sums = reading.read_metadata(path)
-  as_saved = _counting_as(tree, abstract)
-  parts = reading.read_parts(path, tree, sums, _parts(as_saved))
-  return _counting_like(abstract, as_saved._replace(**parts))
-
-
-def _parts(state: TrainState) -> dict[str, PyTree]:
-  """The state without the fields that this run does not have; as it lies in a checkpoint."""
-  return {name: part for name, part in state._asdict().items() if part is not None}
-
-
-def _counting_as(tree: dict, abstract: TrainState) -> TrainState:
-  """`abstract`, counting skipped updates if the checkpoint does: `train.on_nonfinite` may change between starts.
-
-  The state of fine-tuning has no such field.
-  """
-  if "skipped_in_a_row" not in abstract._fields:
-    return abstract
-  is_there = "skipped_in_a_row" in tree
-  return abstract._replace(skipped_in_a_row=abstract.step if is_there else None)  # both are one int32 everywhere
-
-
-def _counting_like(abstract: TrainState, state: TrainState) -> TrainState:
-  """The restored state without the count where `abstract` has none, from 0 where the checkpoint had none."""
-  if "skipped_in_a_row" not in abstract._fields:
-    return state
-  if abstract.skipped_in_a_row is None:
-    return state._replace(skipped_in_a_row=None)
-  return state if state.skipped_in_a_row is not None else state._replace(skipped_in_a_row=0 * state.step)
+  return abstract._replace(**reading.read_parts(path, tree, sums, abstract._asdict()))
 
 
 def _unreadable_metadata(directory: str) -> dict[int, str]:

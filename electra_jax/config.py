@@ -16,23 +16,15 @@ from electra_jax.errors import UserError, listed, named
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
-             "train.accumulation_steps", "train.on_nonfinite", "train.max_skipped_steps", "train.max_rollbacks",
-             "train.max_hours", "train.initial_loss_scale", "train.loss_scale_growth_steps",
+             "train.accumulation_steps", "train.on_nonfinite", "train.max_skipped_steps",
+
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
              "data.on_bad_record", "data.tfds_dir", "data.cache_dir", "data.cache_bytes")
 
 
-# Keys that are younger than the first workdirs, with the value that means what a run did before there was the key.
-YOUNGER = {
-  "task.span_head": "independent", "task.fresh_layers": 0, "task.pooling": "cls",
-  "objective.z_loss_weight": 0.0, "optimizer.first_moment_dtype": "float32", "optimizer.second_moment_dtype": "float32",
-  "train.initial_loss_scale": 2.0**15, "train.loss_scale_growth_steps": 2000, "train.ema_decay": 0.0,
-  "eval.ema_params": False, "log.norms_per_group": False, "train.initial_batch_size": 0,
-  "train.batch_size_ramp_steps": 0, "train.max_hours": 0.0, "train.max_rollbacks": 3, "train.steps_per_dispatch": 1,
-  "data.initial_sequence_length": 0, "data.initial_length_steps": 0, "data.text_format": "auto",
-}
+FORMAT = 1  # of config.json and all that a workdir holds; one version of the code reads one format
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -92,7 +84,6 @@ def _derive(c: ConfigDict) -> None:
   default(c.data.masking, "random_share", random_share)
   default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
-  default(c.data, "initial_length_steps", c.train.num_steps * 9 // 10 if c.data.initial_sequence_length else 0)
   default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
   default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
   default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))
@@ -122,8 +113,7 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   resumable = RESUMABLE if new.mode == "finetune" else (*RESUMABLE, "task.")  # pre-training reads nothing of it
   if "train.num_steps" in changes:
     resumable += ("optimizer.warmup_steps",)  # derived from it; the schedule changes with the number of steps anyway
-  forbidden = {k: v for k, v in changes.items() if not k.startswith(resumable)
-               or (k == "train.max_hours" and not all(v))}  # 0 has no time in its state
+  forbidden = {key: values for key, values in changes.items() if not key.startswith(resumable)}
   if forbidden:
     raise UserError(
       f"The workdir {workdir} holds another run",
@@ -137,7 +127,8 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
 
 def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
   """Writes the given and the resolved config, package versions and the git commit as JSON, atomically."""
-  record = {"given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(), "commit": _commit()}
+  record = {"format": FORMAT, "given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(),
+            "commit": _commit()}
   partial = f"{path}.partial-{os.getpid()}"
   try:
     with open(partial, "w", encoding="utf-8") as file:
@@ -151,10 +142,8 @@ def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
 def load(workdir: str) -> FrozenConfigDict:
   """The resolved config of a workdir; fine-tuning, export and predict start from it.
 
-  Keys that its version did not know are as YOUNGER says.
-
   Raises:
-    UserError: there is no run, or its config.json cannot be read.
+    UserError: there is no run, its config.json cannot be read, or another version of the code has written it.
   """
   check_exists(workdir)
   path = os.path.join(workdir, "config.json")
@@ -163,11 +152,15 @@ def load(workdir: str) -> FrozenConfigDict:
       record = json.load(file)
     if not isinstance(record, dict) or not isinstance(record.get("resolved"), dict):
       raise ValueError('no object with a branch "resolved"')
-    return FrozenConfigDict(_with_younger_keys(record["resolved"]))
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON may hold anything
     raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
                     allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
                     fix="check the path, or train first: launch/demo.sh makes one in minutes") from error
+  if record.get("format") != FORMAT:
+    raise UserError(f"Another version of the code has written {workdir}",
+                    got=f"format {record.get('format', 0)} of commit {record.get('commit', 'unknown')}",
+                    allowed=f"format {FORMAT}", fix="check out that commit, or train in a new --workdir")
+  return FrozenConfigDict(record["resolved"])
 
 
 def check_exists(path: str) -> None:
@@ -184,18 +177,6 @@ def check_exists(path: str) -> None:
     allowed="a run's workdir, or published weights on this machine; the Hugging Face hub is not asked",
     fix=f"check the path; a model of the hub: hf download {path} --local-dir=models/{path.split('/')[-1]}, "
     "and give that folder" if is_hub_name else "check the path")
-
-
-def _with_younger_keys(resolved: dict) -> dict:
-  """A config of an earlier version with the keys that it lacks."""
-  for key, value in YOUNGER.items():
-    *branches, name = key.split(".")
-    branch = resolved
-    for part in branches:
-      branch = branch.setdefault(part, {})
-    branch.setdefault(name, value)
-  resolved.get("generator", {}).setdefault("initializer_range", resolved["model"]["initializer_range"])
-  return resolved
 
 
 def _versions() -> dict[str, str]:

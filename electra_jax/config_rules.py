@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from electra_jax import batch_schedule
-
 # policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
 MASKING_POLICIES = {
   "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
@@ -34,12 +32,10 @@ CHOICES = {
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
-  "train.on_nonfinite": ("stop", "skip", "rollback"),
-  "train.compute_dtype": ("bfloat16", "float32", "float16"),
+  "train.on_nonfinite": ("stop", "skip"),
+  "train.compute_dtype": ("bfloat16", "float32"),
   "train.kernels": ("auto", "xla", "triton"),
   "train.remat": ("none", "full", "dots", "all_dots"),
-  "optimizer.first_moment_dtype": ("float32", "bfloat16"),
-  "optimizer.second_moment_dtype": ("float32", "bfloat16"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
   "task.on_long_text": ("cut", "error"),
   "task.layer_decay_form": ("paper", "released"),
@@ -52,10 +48,7 @@ CHOICES = {
 
 
 # Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
-PRETRAINING_ONLY = {"train.max_hours": 0.0, "train.steps_per_dispatch": 1, "train.initial_batch_size": 0,
-                    "train.batch_size_ramp_steps": 0,
-                    "data.initial_sequence_length": 0, "data.initial_length_steps": 0,
-                    "train.ema_decay": 0.0, "eval.ema_params": False}
+PRETRAINING_ONLY = {"train.steps_per_dispatch": 1}
 
 
 def choice_faults(c: ConfigDict) -> Iterator[str]:
@@ -73,7 +66,6 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
               "train.max_skipped_steps", "eval.batch_size",
-              "train.initial_loss_scale", "train.loss_scale_growth_steps", "train.max_rollbacks",
               "checkpoint.every_steps",
               "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
               "generator.initializer_range", "optimizer.decay_power",
@@ -83,13 +75,13 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   for key in positive:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "train.initial_batch_size", "train.batch_size_ramp_steps", "train.max_hours",
-                  "data.max_documents", "data.initial_sequence_length", "data.cache_bytes", "eval.every_steps",
+  not_negative = ["train.num_steps",
+                  "data.max_documents", "data.cache_bytes", "eval.every_steps",
                   "eval.max_examples", "eval.electra_mlm_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
-                  "objective.sentence_weight", "objective.generator_steps", "objective.z_loss_weight",
+                  "objective.sentence_weight", "objective.generator_steps",
                   "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
   for key in not_negative:
     if _lookup(c, key) < 0:
@@ -97,13 +89,11 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   shares = ["data.heldout_share", "data.single_segment_share", "data.short_sequence_share", "data.masking.rate",
             "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
             "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2",
-            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share", "train.ema_decay"]
+            "optimizer.decay_share", "optimizer.final_rate_share", "objective.unchanged_share"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
-  yield from _ramp_faults(c)
-  yield from _length_faults(c)
   yield from _objective_faults(c)
   if c.mode == "finetune":
     yield from _task_faults(c)
@@ -123,9 +113,6 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     hidden, heads = c[net].hidden_size, c[net].num_attention_heads
     if heads > 0 and hidden % heads:
       yield f"{net}.hidden_size {hidden} is not a multiple of {net}.num_attention_heads {heads}"
-  if c.train.max_hours and c.train.steps_per_dispatch > 1:
-    yield (f"train.steps_per_dispatch is {c.train.steps_per_dispatch}, but with train.max_hours each update asks for "
-           "the time; set the one to 1 or the other to 0")
   rows = c.model.max_position_embeddings - c.model.position_offset
   if c.data.sequence_length > rows:
     yield (f"data.sequence_length {c.data.sequence_length} is longer than the position table's {rows} usable rows "
@@ -155,63 +142,8 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
            f"tenth is usual: --config.optimizer.warmup_steps={c.train.num_steps // 10}")
   if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
     yield "optimizer.beta1 and beta2 must be below 1"
-  if c.train.ema_decay == 1:
-    yield "train.ema_decay must be below 1"
-  if c.eval.ema_params and not c.train.ema_decay:
-    yield "eval.ema_params asks for the moving average, but train.ema_decay is 0"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
-
-
-def _ramp_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules of batches that grow."""
-  t = c.train
-  if not t.initial_batch_size:
-    if t.batch_size_ramp_steps:
-      yield f"train.batch_size_ramp_steps is {t.batch_size_ramp_steps}, but train.initial_batch_size is 0: no ramp"
-    return
-  doublings, rest = 0, t.batch_size
-  while rest > max(0, t.initial_batch_size) and rest % 2 == 0:
-    doublings, rest = doublings + 1, rest // 2
-  if rest != t.initial_batch_size or not doublings:
-    yield (f"train.batch_size {t.batch_size} is not train.initial_batch_size {t.initial_batch_size} doubled once or "
-           "several times")
-  elif t.batch_size_ramp_steps < doublings:
-    yield f"train.batch_size_ramp_steps is {t.batch_size_ramp_steps}; {doublings} doublings need at least as many"
-  elif t.accumulation_steps > 0:
-    odd = [stage.batch_size for stage in batch_schedule.sizes(t)
-           if stage.batch_size % batch_schedule.micro_batches(stage.batch_size, t)]
-    if odd:
-      yield (f"batches of {odd[0]} on the way from train.initial_batch_size cannot be divided as "
-             f"train.accumulation_steps {t.accumulation_steps} divides train.batch_size; use a power of two")
-  if c.data.batch_unit == "tokens":
-    yield "train.initial_batch_size needs data.batch_unit=rows; batches of equal token counts do not grow"
-
-
-def _length_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules of rows that are cut into shorter ones at first (data/pieces.py)."""
-  d, key = c.data, f"data.initial_sequence_length {c.data.initial_sequence_length}"
-  if d.initial_sequence_length <= 0:
-    if d.initial_length_steps:
-      yield (f"data.initial_length_steps is {d.initial_length_steps}, but data.initial_sequence_length is 0: all rows "
-             "have data.sequence_length")
-    return
-  if d.initial_sequence_length < 8 or d.sequence_length % d.initial_sequence_length:
-    yield (f"{key} must be at least 8 tokens and divide data.sequence_length {d.sequence_length}; 0 = all rows have "
-           "that length")
-  if not 0 <= d.initial_length_steps < max(1, c.train.num_steps):
-    yield (f"data.initial_length_steps is {d.initial_length_steps}; of the {c.train.num_steps} in train.num_steps it "
-           "must leave one at least for rows of data.sequence_length")
-  if d.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
-    yield (f"{key} would cut the pairs of data.format {d.format} apart, whose label is for both segments; set it to 0, "
-           "or the format to ELECTRA or FULL-SENTENCES")
-  if d.batch_unit == "tokens":
-    yield f"{key} needs data.batch_unit=rows; batches of equal token counts have short rows of their own; set it to 0"
-  if c.objective.name == "contrastive":
-    yield f"objective.name=contrastive judges a row by its [CLS], which most pieces lack: {key} must be 0"
-  if c.train.max_hours:
-    yield (f"train.max_hours may end the run before its rows get longer, and positions beyond {key} would stay "
-           "untrained; set one of them to 0")
 
 
 def _objective_faults(c: ConfigDict) -> Iterator[str]:
@@ -219,9 +151,6 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
   name, tying = c.objective.name, c.objective.weight_tying
   if c.generator.kind != "learned" and name in ("two_stage", "adversarial"):
     yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
-  has_mlm = name in ("mlm", "mlm_nsp", "replace_mlm") or (c.generator.kind == "learned" and name != "adversarial")
-  if c.objective.z_loss_weight and not has_mlm:
-    yield f"objective.z_loss_weight is {c.objective.z_loss_weight}, but no masked LM is trained; set it to 0"
   sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
            if c.generator[size] != c.model[size]]
   both = ", ".join(f"{size} {c.generator[size]} and {c.model[size]}" for size in sizes)
@@ -272,8 +201,6 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
   for key, neutral in PRETRAINING_ONLY.items():
     if _lookup(c, key) != neutral:
       yield f"{key} is {_lookup(c, key)}, but it is for pre-training; in fine-tuning set it to {neutral}"
-  if c.train.compute_dtype == "float16":
-    yield "train.compute_dtype float16 scales the loss, which only pre-training does; set it to bfloat16 or float32"
   if c.train.accumulation_steps != 1:
     yield "train.accumulation_steps is for pre-training; in fine-tuning lower task.seeds_at_once to save memory"
 

@@ -59,8 +59,6 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
   task = tasks.make(given.task)
   config_lib.resolve(complete(given, start, num_features=1))  # before minutes of reading
   data = read_data(task, start.tokenizer, given.task.max_length, given.task.max_train_examples)
-  for split in task.test_splits if given.task.write_test_predictions else ():
-    task.read(split)  # what is wrong in it is said before the training, not behind it
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
@@ -107,8 +105,6 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
     size = -(-32 // jax.device_count()) * jax.device_count()
     c.train.update(batch_size=size, accumulation_steps=1)
     c.update_from_flattened_dict(config_rules.PRETRAINING_ONLY)
-    if c.train.compute_dtype == "float16":
-      c.train.compute_dtype = "float32"  # fine-tuning does not scale its loss
     c.eval.batch_size = size
     c.task.update(name=name, init_from=f"{workdir} at step {step}")
     summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)
@@ -312,7 +308,6 @@ def describe(config, task: tasks.Task, data: dict[str, Split]) -> str:
   sizes = ", ".join(f"{len(data[split].examples):,} {split}" for split in task.splits)
   cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)
   note = f"; {cut:,} texts were cut to {config.task.max_length} tokens" if cut else ""
-  note += f"; {results.describe_left_out(task)}" if task.left_out else ""
   return (f"{task.name}: {sizes} examples, {config.train.num_steps} updates of {config.train.batch_size}, seeds "
           f"{config.seed} to {config.seed + config.task.num_seeds - 1}, {'random ' * config.task.from_scratch}"
           f"start from {config.task.init_from}{note}")

@@ -4,13 +4,9 @@ tables (ELECTRA Appendix C). Counting needs no jax.
 A multiplication and an addition are two operations in both. Terms are per training step, over the global batch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-
-from electra_jax import batch_schedule
-from electra_jax import config as config_lib
-from electra_jax.batch_schedule import Stage
 
 # Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
 # float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
@@ -39,22 +35,17 @@ class FlopCount:
 
   convention: str
   terms: dict[str, float]
-  stages: Mapping[Stage, float]  # operations of a step of each stage of the run: its batches may be smaller at first,
-  num_steps: int                 # and its rows shorter
+  num_steps: int
 
   @property
   def per_step(self) -> float:
-    """Operations of one optimizer update with a full batch of full length."""
+    """Operations of one optimizer update."""
     return sum(self.terms.values())
 
   @property
   def per_run(self) -> float:
     """Operations of the whole run."""
-    return self.of_first(self.num_steps)
-
-  def of_first(self, num_steps: int) -> float:
-    """Operations of the first steps of the run."""
-    return sum(number * self.stages[stage] for stage, number in batch_schedule.steps_of(self.stages, num_steps))
+    return self.num_steps * self.per_step
 
 
 @dataclass(frozen=True)
@@ -84,12 +75,8 @@ def model_flops(config) -> FlopCount:
   Args:
     config: a resolved config.
   """
-  masking = config.data.masking
-
   def forward(network: Network) -> dict[str, float]:
-    is_cut = network.length < config.data.sequence_length
-    slots = config_lib.num_slots(masking, network.length) if is_cut else masking.max_predictions
-    return _encoder(network) | _heads(network, slots / network.length)
+    return _encoder(network) | _heads(network, config.data.masking.max_predictions / network.length)
 
   return _count("matmuls only, 3 x forward, sparse lookups", config, config.model.vocab_size, forward, 3)
 
@@ -114,11 +101,9 @@ def steps_within(config, total_flops: float) -> int:
   Recipes that get the same budget are compared as in the paper's tables: "the same training FLOPs" (section 3.3).
 
   Args:
-    config: a resolved config; its own `train.num_steps` only says which share of a run its first stages are.
+    config: a resolved config.
   """
-  count = paper_flops(config)
-  mean = count.per_run / count.num_steps if count.num_steps and len(count.stages) > 1 else count.per_step
-  return max(1, round(total_flops / mean))
+  return max(1, round(total_flops / paper_flops(config).per_step))
 
 
 def paper_forward(net: Network) -> dict[str, float]:
@@ -130,18 +115,10 @@ def paper_forward(net: Network) -> dict[str, float]:
 def _count(convention: str, config, vocab_size: int, forward: Callable[[Network], dict[str, float]],
            factor: int) -> FlopCount:
   """`forward` gives operations per token of one network by term."""
-  train, num_tokens = config.train, config.train.batch_size * config.data.sequence_length
-
-  def terms(length: int) -> dict[str, float]:
-    networks = _networks(config, vocab_size, length)
-    return {f"{name}/{term}": float(_passes(config, name, factor) * num_tokens * count)
-            for name, network in networks.items() for term, count in forward(network).items()}
-
-  stages = batch_schedule.stages(config)
-  costs = {pieces: sum(terms(config.data.sequence_length // pieces).values())
-           for pieces in {stage.pieces for stage in stages}}  # of a full batch
-  costs_of_stages = {stage: costs[stage.pieces] * stage.batch_size / train.batch_size for stage in stages}
-  return FlopCount(convention, terms(config.data.sequence_length), costs_of_stages, train.num_steps)
+  num_tokens = config.train.batch_size * config.data.sequence_length
+  terms = {f"{name}/{term}": float(_passes(config, name, factor) * num_tokens * count)
+           for name, network in _networks(config, vocab_size).items() for term, count in forward(network).items()}
+  return FlopCount(convention, terms, config.train.num_steps)
 
 
 def _passes(config, network: str, factor: int) -> float:
@@ -165,12 +142,12 @@ NETWORKS = MappingProxyType({
 })
 
 
-def _networks(config, vocab_size: int, length: int) -> dict[str, Network]:
+def _networks(config, vocab_size: int) -> dict[str, Network]:
   """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
   def network(branch, heads_on_top):
     return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
                    heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
-                   length=length, heads_on_top=heads_on_top,
+                   length=config.data.sequence_length, heads_on_top=heads_on_top,
                    type_vocab=config.model.type_vocab_size)
 
   return {name: network(config.generator if name == "generator" else config.model, heads_on_top)
@@ -180,7 +157,7 @@ def _networks(config, vocab_size: int, length: int) -> dict[str, Network]:
 
 def kept_network(config) -> Network:
   """The encoder that fine-tuning keeps: the discriminator, or the masked LM itself; the vocabulary unpadded."""
-  networks = _networks(config, config.data.tokenizer.vocab_size, config.data.sequence_length)
+  networks = _networks(config, config.data.tokenizer.vocab_size)
   return next(network for name, network in networks.items() if name != "generator")
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from electra_jax import batch_schedule, distributed, evaluation, objectives, rollbacks, sharding
+from electra_jax import distributed, evaluation, objectives, sharding
 from electra_jax.data import corpus, pipeline, shards, tokenizers
 from electra_jax.errors import UserError
 
@@ -18,7 +18,6 @@ class Data(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   train: shards.ShardedExamples
   heldout: shards.ShardedExamples
-  schedule: batch_schedule.BatchSchedule  # shape and place of each step's batch
   batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
@@ -27,21 +26,19 @@ class Data(NamedTuple):
 def open_data(config, workdir: str) -> Data:
   """Tokenizer and shards of the run; what does not exist yet is made first, by process 0."""
   if jax.process_index() == 0:
-    corpus.make_missing(config.data, workdir, config.seed)
+    corpus.make_missing(config.data, workdir, config.seed, config.checkpoint.init_from)
   distributed.barrier("data")
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, corpus.TOKENIZER_FOLDER), config.data.tokenizer)
   check_tokenizer(tokenizer, config)
   train, heldout = (
     shards.open_shards(corpus.shards_directory(config.data, workdir), split, config.data, tokenizer)
     for split in ("train", "heldout"))
-  schedule = batch_schedule.BatchSchedule(batch_schedule.stages(config), rollbacks.read(workdir),
-                                          unit=config.data.batch_unit)
   batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed, process_index=jax.process_index(),
-                                    process_count=jax.process_count(), schedule=schedule)
+                                    process_count=jax.process_count())
   entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
-  return Data(tokenizer, train, heldout, schedule, batch_at, entropy, counts)
+  return Data(tokenizer, train, heldout, batch_at, entropy, counts)
 
 
 def check_tokenizer(tokenizer, config) -> None:
@@ -64,14 +61,11 @@ def check_tokenizer(tokenizer, config) -> None:
 
 
 def check_batch_sizes(config, mesh) -> None:
-  """Every micro-batch gives every device as many rows, those of the smaller batches at first, too.
+  """Every micro-batch gives every device as many rows.
 
   Raises:
     UserError: one does not.
   """
-  for stage in batch_schedule.sizes(config.train):
-    micro_batches = batch_schedule.micro_batches(stage.batch_size, config.train)
-    sharding.check_batch_size(stage.batch_size // micro_batches, mesh, "train.batch_size / train.accumulation_steps"
-                              if stage.batch_size == config.train.batch_size else
-                              f"a batch of {stage.batch_size} / {micro_batches}, after train.initial_batch_size,")
+  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
+                            "train.batch_size / train.accumulation_steps")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")

@@ -43,14 +43,14 @@ def of_step(state, batch, compiled) -> StepMemory:
   """
   analysis = compiled.memory_analysis()
   new = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)  # what is not written over the old state
-  params = bytes_per_device((state.params, state.ema_params))
+  params = bytes_per_device(state.params)
   return StepMemory(params, bytes_per_device(state.opt_state), bytes_per_device(batch),
                     analysis.temp_size_in_bytes + new, analysis.generated_code_size_in_bytes)
 
 
-def at_start(train_step, state, batch, *more) -> str:
+def at_start(train_step, state, batch) -> str:
   """The line that a run prints before its first step, whose compilation it does ahead: calling it compiles no more."""
-  return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch, *more).compile())}"
+  return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch).compile())}"
 
 
 def find_exhausted(error: BaseException, mode: str) -> UserError | None:

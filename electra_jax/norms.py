@@ -68,3 +68,11 @@ def by_group(tree: PyTree, name: str) -> dict[str, tuple[Array, Array]]:
     group = group_of(sharding.path_name(path))
     totals[group] = totals.get(group, 0.0) + square
   return {f"{name}/{group}": (jnp.sqrt(total), jnp.ones(())) for group, total in totals.items()}
+
+
+def of_update(gradients: PyTree, updates: PyTree, per_group: bool) -> dict[str, tuple[Array, Array]]:
+  """Metric pairs of an update: the norm of its gradients; with `per_group` also those of each group."""
+  pairs = {"train/gradient_norm": (global_norm(gradients), jnp.ones(()))}
+  if per_group:
+    pairs |= by_group(gradients, "gradient_norm") | by_group(updates, "update_norm")
+  return pairs

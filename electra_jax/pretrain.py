@@ -5,14 +5,12 @@ Every objective shares this loop; what differs between them is the pure function
 
 import contextlib
 import functools
-import gc
 from collections.abc import Iterable, Iterator
 
 import jax
 import numpy as np
 
 from electra_jax import (
-  batch_schedule,
   checkpoints,
   dispatches,
   distributed,
@@ -26,10 +24,8 @@ from electra_jax import (
   pretrained,
   progress,
   published,
-  rollbacks,
   sharding,
   train_state,
-  wall_clock,
 )
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
@@ -41,18 +37,6 @@ from electra_jax.training import setup
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
-  """`train`, started anew after each rollback that `train.on_nonfinite` asks for; exceptions as there."""
-  while True:
-    try:
-      return train(given, workdir)
-    except nonfinite.Diverged as diverged:
-      detour = rollbacks.go_back(workdir, config_lib.resolve(given), diverged)
-      print(f"Rolling back: {diverged}. Going on from step {detour.step} with the data behind step {detour.resume_at}.",
-            flush=True)
-    gc.collect()  # the state that diverged makes room for the next
-
-
-def train(given, workdir: str) -> dict[str, float]:
   """Trains until `train.num_steps`, or goes on from where the workdir stands. Returns the final evaluation.
 
   It is empty where nothing is held out (`data.heldout_share`).
@@ -64,7 +48,6 @@ def train(given, workdir: str) -> dict[str, float]:
   Raises:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
     Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
-    Diverged: too many updates in a row were no numbers, and `train.on_nonfinite` is rollback.
   """
   start_up = progress.StartUp()
   config = config_lib.resolve(given)
@@ -87,7 +70,7 @@ def train(given, workdir: str) -> dict[str, float]:
   writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
                                 run_config=config.to_dict())
   cost = flops.model_flops(config)
-  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process, work=cost.of_first)
+  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process)
   timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
                              flops_per_step=cost.per_step, num_devices=jax.device_count(),
                              device_kind=jax.devices()[0].device_kind, already=sum(start_up.seconds.values()))
@@ -95,7 +78,6 @@ def train(given, workdir: str) -> dict[str, float]:
               f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
               f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
 
-  evaluated = functools.partial(train_state.evaluated_params, ema=config.eval.ema_params)
   eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=run.eval_key))
   mlm_accuracy = electra_mlm.make_accuracy(run.transformer, config)
   evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
@@ -103,11 +85,10 @@ def train(given, workdir: str) -> dict[str, float]:
   batches = pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
                                    config.data.prefetch_batches)
   window, evaluated_step, train_steps = [], None, {}
-  watch = nonfinite.Watch(config.train, len(rollbacks.read(workdir)), int(state.skipped_in_a_row or 0))
-  budget = wall_clock.Budget(config.train.max_hours, state.opt_state, mesh)
-  done, last_step = start_step, start_step if budget.is_spent() else config.train.num_steps
-  dispatched = dispatches.ranges(start_step, last_step, config.train.steps_per_dispatch,
-                                 functools.partial(host_acts, config, objective, data, saved))
+  watch = nonfinite.Watch(config.train, int(state.skipped_in_a_row))
+  done = start_step
+  dispatched = dispatches.ranges(start_step, config.train.num_steps, config.train.steps_per_dispatch,
+                                 functools.partial(host_acts, config, objective, saved))
   coming = on_devices(batches, dispatched, mesh)
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
         contextlib.closing(batches), jax.set_mesh(mesh)):
@@ -118,17 +99,16 @@ def train(given, workdir: str) -> dict[str, float]:
       while following is not None:
         steps, batch = following
         step = steps[-1]  # counts this update as done
-        (phase, first_step), stage = objective.phase_at(steps[0] - 1), data.schedule.stage(steps[0] - 1)
+        phase, first_step = objective.phase_at(steps[0] - 1)
         if first_step == steps[0] - 1:
           state = train_state.enter(phase, state)
-        train_step = train_steps.get(of_shape := (first_step, stage, len(steps)))
+        train_step = train_steps.get(of_shape := (first_step, len(steps)))
         if train_step is None:
-          train_step = train_steps[of_shape] = run.train_step(
-            phase, batch_schedule.micro_batches(stage.batch_size, config.train), len(steps))
+          train_step = train_steps[of_shape] = run.train_step(phase, len(steps))
           jax.block_until_ready(state)
           with timer.paused("start"):
-            bar.message(memory.at_start(train_step, state, batch, *budget.now()))
-        state, step_metrics = train_step(state, batch, *budget.now())
+            bar.message(memory.at_start(train_step, state, batch))
+        state, step_metrics = train_step(state, batch)
         window.append(step_metrics)
         with timer.waiting(functools.partial(is_busy, step_metrics)):
           following = next(coming, None)  # here, so that the devices find it where the host has waited for them
@@ -136,9 +116,9 @@ def train(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(step_metrics)  # compilation is not training time
           start_up.done("compilation")
           bar.message(str(start_up))
-        timer.step(stage.batch_size / config.train.batch_size, cost.stages[stage] / cost.per_step, len(steps))
+        timer.step(len(steps))
         bar.advance(step)
-        done, ends = step, budget.is_spent(step_metrics) or step == config.train.num_steps
+        done, ends = step, step == config.train.num_steps
 
         if dispatches.is_due(step, config.train.log_every_steps) or ends:
           window = metrics.of_each_step(window)
@@ -152,14 +132,14 @@ def train(given, workdir: str) -> dict[str, float]:
           jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
         if evaluates:
           with timer.paused("evaluation"):
-            evaluation.log(evaluate(evaluated(state)), step, writer, bar, is_last_phase=phase is objective.phases[-1])
+            evaluation.log(evaluate(state.params), step, writer, bar, is_last_phase=phase is objective.phases[-1])
             evaluated_step = step
         with timer.paused("checkpoint"):
           saved.save_if_due(state, step)
         if finetune.is_due(config, step, is_last=ends):
           saved.save(state, step)  # a stop during the fine-tuning goes on from here
           with timer.paused("evaluation"):
-            kept = pretrained.of_run(config, data.tokenizer, evaluated(state))
+            kept = pretrained.of_run(config, data.tokenizer, state.params)
             writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
         if any(map(stop.reached, steps)) and not ends:
           saved.save(state, step)
@@ -171,11 +151,10 @@ def train(given, workdir: str) -> dict[str, float]:
 
     with timer.paused("checkpoint"):
       saved.save(state, done)
-    if done == start_step or done < config.train.num_steps:
-      hours = f" within train.max_hours of {config.train.max_hours:g}" * (done < config.train.num_steps)
-      bar.message(f"This run is finished: {done} of {config.train.num_steps} steps are done{hours}.")
+    if done == start_step:
+      bar.message(f"This run is finished: {done} of {config.train.num_steps} steps are done.")
     with timer.paused("evaluation"):
-      result = evaluate(evaluated(state))
+      result = evaluate(state.params)
       if evaluated_step != done:
         evaluation.log(result, done, writer, bar)
     if start_step < done:
@@ -195,12 +174,12 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer)
   if init_from and published.is_published(init_from):
     params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)
-    return train_state.with_params(state, params)
+    return state._replace(params=params)
   if init_from:
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     step, params = checkpoints.load_params(init_from, wanted)
     print(f"Starting from the parameters of {init_from}, step {step}.", flush=True)
-    return train_state.with_params(state, params)
+    return state._replace(params=params)
   print("Starting from scratch.", flush=True)
   return state
 
@@ -210,12 +189,12 @@ def is_busy(step_metrics: dict) -> bool:
   return not all(leaf.is_ready() for leaf in jax.tree.leaves(step_metrics))
 
 
-def host_acts(config, objective, data: inputs.Data, saved: checkpoints.Checkpoints, step: int) -> bool:
+def host_acts(config, objective, saved: checkpoints.Checkpoints, step: int) -> bool:
   """Whether the host has something to do after this update that must not wait for later ones (`dispatches`)."""
   return (dispatches.is_due(step, config.train.log_every_steps) or dispatches.is_due(step, config.eval.every_steps)
           or step == config.train.num_steps or saved.is_due(step)
           or finetune.is_due(config, step, is_last=False)
-          or objective.phase_at(step)[1] == step or data.schedule.stage(step).first_step == step
+          or objective.phase_at(step)[1] == step
           or config.data.batch_unit == "tokens")  # each batch may have another number of rows than the one before
 
 

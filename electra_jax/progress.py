@@ -1,7 +1,6 @@
 """How fast is the run, and when will it end? The step timer (tokens/s, MFU) and the progress on the console."""
 
 import contextlib
-import math
 import os
 import sys
 import time
@@ -61,8 +60,8 @@ class StepTimer:
   and before `paused`, and for the first step's before the first `step`: that step is not counted, it compiles.
 
   Args:
-    tokens_per_step: positions of the full global batch, padding included: sequences times length.
-    flops_per_step: `flops.model_flops(config).per_step`, of the full batch too.
+    tokens_per_step: positions of the global batch, padding included: sequences times length.
+    flops_per_step: `flops.model_flops(config).per_step`.
     num_devices: devices of the whole run.
     device_kind: `jax.devices()[0].device_kind`; where its peak is unknown, `read` gives FLOP/s in place of MFU.
     already: seconds since the start of the run that the goodput counts as start too.
@@ -80,20 +79,12 @@ class StepTimer:
 
   def _restart(self) -> None:
     self._start, self._excluded, self._waited = self._clock(), 0.0, 0.0
-    self._num_steps, self._num_tokens, self._num_flops = 0, 0.0, 0.0
+    self._num_steps = 0
 
-  def step(self, batch_share: float = 1.0, flops_share: float | None = None, number: int = 1) -> None:
-    """Counts finished (or dispatched) steps; the first call only starts the clock.
-
-    Args:
-      batch_share: size of its batch, in full batches.
-      flops_share: its operations, in those of a full batch; None: as the size says.
-      number: of the steps, all alike.
-    """
+  def step(self, number: int = 1) -> None:
+    """Counts finished (or dispatched) steps; the first call only starts the clock."""
     if self._compiled:
       self._num_steps += number
-      self._num_tokens += number * self._tokens * batch_share
-      self._num_flops += number * self._flops * (batch_share if flops_share is None else flops_share)
     else:
       self._compiled = True
       self._spent = dict.fromkeys(self._spent, 0.0) | {"start": self._clock() - self._made}
@@ -141,14 +132,14 @@ class StepTimer:
     Empty while no step after the first has been counted. MFU is against the device's dense bfloat16 peak.
     """
     seconds, waited = self._clock() - self._start - self._excluded, self._waited
-    num_steps, num_tokens, num_flops = self._num_steps, self._num_tokens, self._num_flops
+    num_steps = self._num_steps
     self._restart()
     if num_steps == 0 or seconds <= 0:
       return {}
-    flops_per_second = num_flops / seconds
+    flops_per_second = num_steps * self._flops / seconds
     speed = ({"train/flops_per_second": flops_per_second} if self._peak is None else
              {"train/mfu": flops_per_second / self._peak})
-    return {"train/tokens_per_second": num_tokens / seconds,
+    return {"train/tokens_per_second": num_steps * self._tokens / seconds,
             "train/step_ms": 1000 * seconds / num_steps, "train/data_wait_share": waited / seconds, **speed}
 
 
@@ -159,15 +150,13 @@ class Progress:
     num_steps: steps of the whole run.
     start_step: steps that are done already.
     enabled: True on process 0 only.
-    work: what the first steps take of the run, in any unit, for the estimate of its end; by default all take as much.
     stream: where to write; the error stream of the process by default, looked up at each call.
     clock: seconds; another one in tests.
   """
 
   def __init__(self, num_steps: int, start_step: int = 0, *, enabled: bool = True,
-               work: Callable[[int], float] = float, stream=None, clock: Callable[[], float] = time.monotonic):
+               stream=None, clock: Callable[[], float] = time.monotonic):
     self._num_steps, self._step, self._enabled, self._clock = num_steps, start_step, enabled, clock
-    self._work = work
     self._stream = sys.stderr if stream is None else stream
     self._first: tuple[int, float] | None = None  # step and time of the first line: compilation lies before it
     self._bar = None
@@ -210,9 +199,8 @@ class Progress:
       self._first = (self._step, now)
     if self._step >= self._num_steps:
       return "0:00"
-    done, seconds = self._work(self._step) - self._work(self._first[0]), now - self._first[1]
-    left = self._work(self._num_steps) - self._work(self._step)
-    return tqdm.format_interval(left * seconds / done) if done > 0 else "?"
+    done, seconds = self._step - self._first[0], now - self._first[1]
+    return tqdm.format_interval((self._num_steps - self._step) * seconds / done) if done > 0 else "?"
 
 
 def describe_goodput(values: Mapping[str, float]) -> str:
@@ -234,8 +222,7 @@ def describe(values: Mapping[str, float]) -> str:
   >>> describe({"mlm/loss": 6.1234, "rtd/loss": 0.3, "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
   'mlm/loss 6.123  rtd/loss 0.300  81.2k tokens/s  MFU 41.2 %'
   """
-  parts = [f"{name} {value:.3f}" if math.isfinite(value) else f"{name} not finite" for name, value in values.items()
-           if name == "loss" or name.endswith("/loss")]
+  parts = [f"{name} {value:.3f}" for name, value in values.items() if name == "loss" or name.endswith("/loss")]
   if "train/tokens_per_second" in values:
     parts.append(f"{tqdm.format_sizeof(values['train/tokens_per_second'])} tokens/s")
   if "train/mfu" in values:

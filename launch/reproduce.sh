@@ -5,7 +5,7 @@
 #
 #   CLAIM is small-vs-bert (ELECTRA Table 1), table3 (ELECTRA Table 3), roberta-masking, roberta-formats, roberta-batch
 #   (RoBERTa Tables 1, 2, 3), lamb-vs-adamw, generator-size, two-stage (ELECTRA Appendix A, Figure 3), fast-vs-faithful,
-#   short-rows, or all. `launch/reproduce.sh plan CLAIM` only says what would run, `launch/reproduce.sh --help`
+#   or all. `launch/reproduce.sh plan CLAIM` only says what would run, `launch/reproduce.sh --help`
 #   names the flags.
 #
 #   DATA=...           the corpus, as data.path: text or JSONL files, a folder, a quoted glob. Needed the first time.

@@ -1,5 +1,6 @@
 """Which checkpoints are read, passed over and never written? Damage, disks that fail, states that are not finite."""
 
+import contextlib
 import errno
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from electra_jax import checkpoint_reading, checkpoints, metrics, objectives, optim, pretrain, sharding
-from electra_jax.errors import NoAnswerError, UserError
+from electra_jax.errors import Interrupted, NoAnswerError, UserError
 from electra_jax.tools import report
 from electra_jax.train_state import abstract_state, init_state
 from tests import fake_objective
@@ -221,12 +222,13 @@ def test_a_state_that_is_not_finite_is_never_saved(workdir, part, value):
   {"checkpoint__every_steps": 4}, {"train__num_steps": 4, "checkpoint__every_steps": 100},
   {"eval__finetune_tasks": "rte", "eval__finetune_every_steps": 4, "checkpoint__every_steps": 100,
    "task__data_dir": "."}, "SIGTERM"], ids=str)
-def test_a_run_saves_no_nan_whatever_asks(tmp_path, monkeypatch, asks):
+def test_what_a_run_saves_is_finite_whatever_asks(tmp_path, monkeypatch, asks):
   """The cadence, the end, a fine-tuning on the way, a signal: between two log windows, which would end the run."""
   place = Place(tmp_path)
   write_corpus(place.corpus, num_documents=20)
   monkeypatch.setattr(objectives, "make", fake_objective.make)
   monkeypatch.setattr(pretrain.nonfinite.Watch, "check", lambda self, window, values, step: values)
+  monkeypatch.setattr(pretrain.finetune, "finetune_run", lambda *arguments: {})
   batch_at_of = pretrain.pipeline.make_batch_at
   bad = {"masked_weights": np.float32(np.nan)}
   monkeypatch.setattr(pretrain.pipeline, "make_batch_at", lambda *arguments, **options: lambda step: {
@@ -235,9 +237,11 @@ def test_a_run_saves_no_nan_whatever_asks(tmp_path, monkeypatch, asks):
   if asks == "SIGTERM":
     monkeypatch.setattr(pretrain.distributed.StopRequest, "reached", lambda self, step: step == 4)
     asks = {"checkpoint__every_steps": 100}
-  with pytest.raises(UserError, match="The state of step 4 is not finite and is not saved"):
+  with contextlib.suppress(Interrupted):
     pretrain.pretrain(small(place, **({"train__num_steps": 6} | asks)), str(place.new))
-  assert checkpoints.saved_steps(str(place.new)) == []
+  saved = checkpoints.saved_steps(str(place.new))
+  assert saved and all(np.isfinite(leaf).all() for step in saved
+                       for leaf in jax.tree.leaves(checkpoints.load_params(str(place.new), step=step)[1]))
 
 
 def test_the_report_names_what_was_passed_over(tmp_path, monkeypatch):

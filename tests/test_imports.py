@@ -15,9 +15,9 @@ LAYERS = {
   "objectives": 2, "exchange": 2, "tasks": 2, "training": 2,
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
-  "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0, "averaging": 0,
-  "batch_schedule": 0, "dispatches": 0, "wall_clock": 0, "rollbacks": 1,
-  "loss_scaling": 0, "figures": 0, "checkpoint_reading": 0,
+  "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0,
+  "dispatches": 0,
+  "figures": 0, "checkpoint_reading": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
@@ -30,8 +30,7 @@ SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "trai
             ("recipes", "config"), ("memory", "errors"), ("sharding", "errors"),
             ("distributed", "errors"), ("metrics", "errors"), ("nonfinite", "errors"), ("progress", "flops"),
             ("flops_tables", "flops"), ("norms", "sharding"),
-            ("config_rules", "batch_schedule"), ("flops", "batch_schedule"), ("flops", "config"),
-            ("rollbacks", "checkpoints"), ("figures", "errors"), ("checkpoint_reading", "sharding"),
+            ("figures", "errors"), ("checkpoint_reading", "sharding"),
             ("checkpoint_reading", "errors")}
 FORBIDDEN = {  # folder -> packages it must never import
   "data": {"jax", "flax", "optax"},

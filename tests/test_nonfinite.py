@@ -32,12 +32,13 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_step(fault, accumulat
   state = TrainState(jnp.int32(2), params, tx.init(params))
   update = jax.jit(lambda state, batch: step_lib.update(
     state, batch, objective=objective, phase=objective.phases[0], tx=tx, rng=jax.random.key(0),
-    accumulation_steps=accumulation_steps, skip_nonfinite=True))
+    accumulation_steps=accumulation_steps))
   good = jnp.ones((2, 3))
   bad = good.at[0, 1].set(jnp.inf if fault == "loss" else 0.0)
   skipped, pairs = update(state, {"x": bad})
   assert int(skipped.step) == 3
-  jax.tree.map(np.testing.assert_array_equal, skipped._replace(step=0), state._replace(step=0))
+  assert int(skipped.skipped_in_a_row) == 1
+  jax.tree.map(np.testing.assert_array_equal, skipped._replace(step=0, skipped_in_a_row=0), state._replace(step=0))
   after, good_pairs = update(state, {"x": good})
   assert not np.array_equal(after.params["dense"]["kernel"], params["dense"]["kernel"])
   values = metrics.summarise(metrics.add_pairs([pairs, good_pairs]))
@@ -45,6 +46,12 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_step(fault, accumulat
   assert values.items() <= metrics.summarise(metrics.add_pairs([good_pairs])).items()
   watch = nonfinite.Watch(tiny_config(on_nonfinite="skip").train)
   assert watch.check([pairs, good_pairs], values, 4)[nonfinite.SKIPPED] == 1
+
+
+def test_a_restart_within_skipped_updates_counts_on():
+  watch = nonfinite.Watch(tiny_config(on_nonfinite="skip", max_skipped_steps=3).train, in_a_row=2)
+  with pytest.raises(UserError, match="3 skipped steps in a row, 5 to 7"):
+    watch.check([pair(1)], {}, 7)
 
 
 def pair(skipped):
@@ -77,7 +84,7 @@ def test_a_run_with_nan_batches(tmp_path, monkeypatch, policy):
   given = small(place, train__num_steps=6, train__log_every_steps=2, train__on_nonfinite=policy,
                 checkpoint__every_steps=2, data__heldout_share=0.0)
   if policy == "stop":
-    with pytest.raises(UserError, match="in the steps 3 to 4, first in step 4") as told:
+    with pytest.raises(UserError, match="in step 4") as told:
       pretrain.pretrain(given, str(place.new))
     assert "show_batch --step=3 " in told.value.fix  # batches count from 0
     assert checkpoints.saved_steps(str(place.new)) == [2]

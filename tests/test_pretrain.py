@@ -75,8 +75,8 @@ def test_the_new_parameters_are_traced_once():
     calls.append(1)
     return objective.init(jax.random.key(0), rows)
 
-  shapes = abstract_state(init_params, tx, one_device(), ema=True)
-  state = init_state(init_params, tx, one_device(), ema=True)
+  shapes = abstract_state(init_params, tx, one_device())
+  state = init_state(init_params, tx, one_device())
   assert len(calls) == 1
   assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
 

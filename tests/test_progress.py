@@ -104,26 +104,6 @@ def test_mfu_is_of_all_devices():
   assert values["train/mfu"] == pytest.approx(5e12 / (2 * 989e12)) and "train/flops_per_second" not in values
 
 
-def test_smaller_batches_and_shorter_rows_count_as_what_they_are():
-  clock = Clock()
-  steps = timer(clock)
-  for shares in ((), (), (0.5,), (1.0, 0.7)):
-    clock.now += 1
-    steps.step(*shares)
-  assert steps.read() == pytest.approx({"train/tokens_per_second": 2500 / 3, "train/flops_per_second": 2.2 * 2e12 / 3,
-                                        "train/step_ms": 1000.0, "train/data_wait_share": 0.0})
-
-
-def test_the_end_is_estimated_by_the_work_that_is_left():
-  """The first 50 steps are half as long as the others: 40 s for 20 of them, and then 60 s and 200 s for the rest."""
-  clock, stream = Clock(), io.StringIO()
-  bar = progress.Progress(100, stream=stream, clock=clock, work=lambda step: step + max(0, step - 50))
-  bar.show(0, {})
-  clock.now += 40
-  bar.show(20, {})
-  assert "ETA 04:20" in stream.getvalue()
-
-
 def test_nothing_to_report_after_the_first_step():
   clock = Clock()
   steps = timer(clock)

@@ -14,26 +14,30 @@ def shards_directory(config_data, workdir: str) -> str:
   return config_data.shards_path or os.path.join(workdir, SHARDS_FOLDER)
 
 
-def make_missing(config_data, workdir: str, seed: int) -> None:
+def make_missing(config_data, workdir: str, seed: int, init_from: str = "") -> None:
   """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
+
+  Args:
+    init_from: the run whose parameters this one starts from, if it does: it has its vocabulary, too.
 
   Raises:
     UserError: the corpus or the vocabulary cannot be read, or the disk refuses; nothing half-made remains.
   """
-  tokenizer = make_tokenizer(config_data, workdir, seed)
+  tokenizer = make_tokenizer(config_data, workdir, seed, init_from)
   directory = shards_directory(config_data, workdir)
   if not shards.exist(directory):
     print(f"No shards in {directory} yet: making them from {config_data.path}.", flush=True)
     shards.prepare(config_data, tokenizer, directory, seed)
 
 
-def make_tokenizer(config_data, workdir: str, seed: int) -> Tokenizer:
-  """In this order: the workdir's, the one that data.tokenizer.path names, the one beside the shards, a new one."""
+def make_tokenizer(config_data, workdir: str, seed: int, init_from: str = "") -> Tokenizer:
+  """In this order: the workdir's, that of data.tokenizer.path, one next to the shards, `init_from`'s, a new one."""
   own = os.path.join(workdir, TOKENIZER_FOLDER)
   if os.path.isdir(own):
     return tokenizers.load_tokenizer(own, config_data.tokenizer)
   beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
-  source = config_data.tokenizer.path or (beside if os.path.isdir(beside) else "")
+  found = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
+  source = config_data.tokenizer.path or next(found, "")
   if source:
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)

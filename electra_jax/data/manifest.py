@@ -27,7 +27,6 @@ PACKING_KEYS = {
   "SEGMENT-PAIR": (*_ALWAYS, "short_sequence_share"),
   "SENTENCE-PAIR": _ALWAYS,
 }
-ABSENT = {"sentences": "line", "sentence_language": "en"}  # packing keys that older sets lack, and what held then
 NUM_UNKNOWN_WORDS = 10  # that are recorded
 MAX_UNKNOWN_SHARE = 0.01  # of the tokens, above which a vocabulary hardly is one of this text
 REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"
@@ -127,9 +126,10 @@ def _check_fields(manifest: dict) -> None:
     sizes = [shard["examples"] for shard in shards]
     if sum(sizes) != manifest["splits"][split]["examples"] or set(sizes[:-1]) - {manifest["shard_examples"]}:
       raise ValueError(f"the shards of {split} have {sizes} examples")
-    for shard in [*shards, *filter(None, [manifest["splits"][split].get("lengths")])]:
-      os.path.join(shard["file"], f"{shard['bytes']:d} {shard['crc32']:d}")
-      np.array(shard.get("block_crc32", []), np.int64)  # shards from before it have the file's alone
+    for file in [*shards, manifest["splits"][split]["lengths"]]:
+      os.path.join(file["file"], f"{file['bytes']:d} {file['crc32']:d}")
+    for shard in shards:
+      np.array(shard["block_crc32"], np.int64)
 
 
 def check_packing(packed: dict, config_data, directory: str) -> None:
@@ -138,7 +138,6 @@ def check_packing(packed: dict, config_data, directory: str) -> None:
   Raises:
     UserError: they differ; names each key.
   """
-  packed = ABSENT | packed
   differing = [key for key in PACKING_KEYS[config_data.format] if packed.get(key) != config_data[key]]
   if config_data.sentences == "line" and "sentence_language" in differing:
     differing.remove("sentence_language")  # nobody asked for it

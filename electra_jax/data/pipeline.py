@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from electra_jax import config
-from electra_jax.batch_schedule import BatchSchedule, Stage
-from electra_jax.data import deadline, order, pieces
+from electra_jax.data import deadline, order
 from electra_jax.data import masking as masking_lib
 from electra_jax.data.examples import NO_NSP
 from electra_jax.errors import UserError
@@ -50,7 +49,7 @@ def batch_shapes(config_data, batch_size: int) -> dict[str, tuple[tuple[int, ...
 
 
 def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
-                  process_count: int = 1, schedule: BatchSchedule | None = None) -> Callable[[int], Batch]:
+                  process_count: int = 1) -> Callable[[int], Batch]:
   """A function from the step to this process's rows of the global batch of that step.
 
   Args:
@@ -60,8 +59,6 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
     tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word if `masking.unit` is not "token".
     batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
     seed: of order and masks.
-    schedule: shapes and places of the batches, if they are not all of `batch_size` and one behind the other. Where it
-      cuts each row into pieces, a batch has so many times more and shorter rows, those of one example in succession.
 
   Raises:
     UserError: the batch does not divide between the processes, or there is no example.
@@ -77,10 +74,8 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
                                  token_odds=odds)
 
   if config_data.batch_unit == "rows":
-    schedule = schedule or BatchSchedule([Stage(0, batch_size)])
-    rows_of = functools.partial(local_rows, process_index=process_index, process_count=process_count)
-    return EqualBatches(make_batch, examples, schedule, rows_of, batch_size, seed)
-  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed, schedule=schedule)
+    return EqualBatches(make_batch, examples, batch_size, local_rows(batch_size, process_index, process_count), seed)
+  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
 
   def batch_at(step: int) -> Batch:
     example_ids, epochs, length = order_at(step)
@@ -96,26 +91,21 @@ class EqualBatches:
 
   Attributes:
     group_steps: how many steps are best made together.
-    schedule: which steps have batches of one shape, and where in the order each begins.
   """
 
-  def __init__(self, make_batch: Callable[..., Batch], examples, schedule: BatchSchedule,
-               rows_of: Callable[[int], slice], batch_size: int, seed: int):
-    self._make_batch, self._examples = make_batch, examples
-    self._rows_of, self._seed, self.schedule = rows_of, seed, schedule
-    local = len(range(*rows_of(batch_size).indices(batch_size)))
-    self.group_steps: int = max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // (local * examples.sequence_length)))
+  def __init__(self, make_batch: Callable[..., Batch], examples, batch_size: int, rows: slice, seed: int):
+    self._make_batch, self._examples, self._batch_size, self._seed = make_batch, examples, batch_size, seed
+    self._rows = np.arange(batch_size)[rows]
+    self.group_steps: int = max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // (len(self._rows) * examples.sequence_length)))
 
   def __call__(self, step: int) -> Batch:
     return self.group(range(step, step + 1))
 
   def group(self, steps: range) -> Batch:
-    """The batches of consecutive steps of one shape, one behind the other; `split` parts them."""
-    _, size, number = self.schedule.stage(steps[0])
-    starts = np.array([self.schedule.start(step) for step in steps], np.int64)
-    numbers = starts[:, None] + np.arange(size)[self._rows_of(size)]  # [steps, batch]
+    """The batches of consecutive steps, one behind the other; `split` parts them."""
+    numbers = np.array(steps, np.int64)[:, None] * self._batch_size + self._rows  # [steps, batch]
     example_ids, epochs = order.stream_order(numbers.ravel(), len(self._examples), self._seed)
-    return self._make_batch(example_ids, epochs, length=self._examples.sequence_length // number, num_pieces=number)
+    return self._make_batch(example_ids, epochs, length=self._examples.sequence_length)
 
 
 def split(batch: Batch, number: int) -> list[Batch]:
@@ -126,15 +116,13 @@ def split(batch: Batch, number: int) -> list[Batch]:
   return [{name: array[i] for name, array in parts.items()} for i in range(number)]
 
 
-def make_order_at(examples, config_data, *, batch_size: int, seed: int, schedule: BatchSchedule | None = None
+def make_order_at(examples, config_data, *, batch_size: int, seed: int
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
   if config_data.batch_unit == "tokens":
     batches = order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed)
-    return lambda step: batches.at(schedule.start(step) if schedule else step)
-  schedule = schedule or BatchSchedule([Stage(0, batch_size)])
-  return lambda step: (*order.stream_order(np.arange(schedule.size(step), dtype=np.int64) + schedule.start(step),
-                                           len(examples), seed), examples.sequence_length)
+    return batches.at
+  return lambda step: (*order.example_order(step, batch_size, len(examples), seed), examples.sequence_length)
 
 
 def local_rows(batch_size: int, process_index: int, process_count: int) -> slice:
@@ -155,16 +143,12 @@ def local_rows(batch_size: int, process_index: int, process_count: int) -> slice
   return slice(process_index * local, (process_index + 1) * local)
 
 
-def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None,
-                num_pieces: int = 1) -> Batch:
-  """Rows of `length` tokens, which no example (or piece) exceeds; ids of -1, at the end, become rows of padding."""
+def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None) -> Batch:
+  """Rows of `length` tokens, which no example exceeds; ids of -1, at the end, become rows of padding."""
   missing = int((example_ids < 0).sum())
   if missing:
     example_ids, epochs = example_ids[:-missing], epochs[:-missing]
   input_ids, num_tokens, second_segment_start = examples.read(example_ids)
-  if num_pieces > 1:
-    input_ids, num_tokens, second_segment_start = pieces.cut(input_ids, num_tokens, second_segment_start, num_pieces)
-    example_ids, epochs = pieces.numbers(example_ids, num_pieces, len(examples)), np.repeat(epochs, num_pieces)
   input_ids = input_ids[:, :length]
   positions = np.arange(input_ids.shape[1], dtype=np.int32)
   attention_mask = positions < num_tokens[:, None]  # [batch, length]
@@ -249,11 +233,8 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
     NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
   """
-  stretches = ([(start_step, num_steps)] if not isinstance(batch_at, EqualBatches) else
-               batch_at.schedule.stretches(start_step, num_steps))
   waiting = max(1, prefetch_batches - 1)  # one more waits in `in_time`
-  batches = itertools.chain.from_iterable(READERS[reader](batch_at, first, stop, waiting)
-                                          for first, stop in stretches)
+  batches = READERS[reader](batch_at, start_step, num_steps, waiting)
   return deadline.in_time(batches, "training batches")
 
 

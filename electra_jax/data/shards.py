@@ -202,7 +202,7 @@ class ShardedExamples:
     self._headers = np.array([shard["bytes"] - shard["examples"] * row_bytes for shard in self._shards], np.int64)
     counts = [-(-shard["bytes"] // shard_files.CHECK_BYTES) for shard in self._shards]
     self._has_blocks = row_bytes < shard_files.CHECK_BYTES and all(
-      len(shard.get("block_crc32", [])) == count for shard, count in zip(self._shards, counts))
+      len(shard["block_crc32"]) == count for shard, count in zip(self._shards, counts))
     self._blocks_per_shard = max(counts, default=0)
     self._is_sound = np.full(len(self._shards) * self._blocks_per_shard, not self._has_blocks)
 

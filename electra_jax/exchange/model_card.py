@@ -61,7 +61,7 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
 def _cost(config, step: int) -> list[str]:
   counts = (flops.paper_flops(config), flops.model_flops(config))
   return ["## Cost", "", "Of the whole run's networks, up to this step.", "",
-          *_table({count.convention: f"{count.of_first(step):.3g} FLOPs" for count in counts})]
+          *_table({count.convention: f"{step * count.per_step:.3g} FLOPs" for count in counts})]
 
 
 def _evaluation(row: dict | None, step: int) -> list[str]:

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from electra_jax.models import initial
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import generators, losses, z_loss
+from electra_jax.objectives import generators, losses
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -63,7 +62,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
 
   def init(rng, batch):
-    return initial.draw(model, rng, batch)
+    return model.init(rng, batch)["params"]
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum(), "all": batch["attention_mask"].sum()}
@@ -77,8 +76,6 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     encoder_loss = -jnp.sum(real * log_likelihood(gate_logits, vocab_logits, corruption.ids, batch["input_ids"]))
     metrics |= {"all_tokens_mlm/loss": (encoder_loss, real.sum()),
                 **losses.detection_metrics(-gate_logits, corruption.is_replaced, real)}
-    encoder_loss, metrics = z_loss.add(encoder_loss, metrics, vocab_logits, real, config_objective.z_loss_weight,
-                                       name="all_tokens_mlm")
     total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
     return total, metrics
 

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
@@ -36,7 +35,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   generate = generators.make(model, config_generator, config_objective, token_counts)
 
   def init(rng, batch):
-    return initial.draw(model, rng, batch)
+    return model.init(rng, batch)["params"]
 
   def count_targets(batch):
     return {**rtd.count_targets(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra, make_generator_config
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses, sampling, z_loss
+from electra_jax.objectives import losses, sampling
 from electra_jax.objectives.contract import Batch, Metrics
 
 # (params, batch, rng, train) -> logits [batch, predictions, vocab]
@@ -67,10 +67,7 @@ def make_model(transformer: TransformerConfig, config_generator, config_objectiv
 
 
 def make(model: Electra, config_generator, config_objective, token_counts: np.ndarray | None) -> Callable:
-  """(params, batch, dropout_rng, sample_rng, train) -> (sum of the generator's MLM losses, metrics, Corruption).
-
-  The loss holds the z-loss, where the config asks for it; its metric does not.
-  """
+  """(params, batch, dropout_rng, sample_rng, train) -> (sum of the generator's MLM losses, metrics, Corruption)."""
   if counts_tokens(config_generator) and token_counts is None:
     raise ValueError(f"generator.kind {config_generator.kind!r} needs the token_counts of the training corpus")
   logits_of = GENERATORS[config_generator.kind](model, token_counts)
@@ -80,9 +77,7 @@ def make(model: Electra, config_generator, config_objective, token_counts: np.nd
     corruption = corrupt(sample_rng, logits, batch, config_objective)
     if counts_tokens(config_generator):
       return jnp.zeros(()), {}, corruption
-    loss, metrics = masked_lm_loss(logits, batch)
-    loss, metrics = z_loss.add(loss, metrics, logits, batch["masked_weights"], config_objective.z_loss_weight)
-    return loss, metrics, corruption
+    return *masked_lm_loss(logits, batch), corruption
 
   return generate
 

@@ -1,9 +1,8 @@
 """BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
 
-from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses, z_loss
+from electra_jax.objectives import losses
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -14,7 +13,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   model = Bert(transformer, head_names=("mlm_head",))
 
   def init(rng, batch):
-    return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_logits")}
+    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_logits")["params"]}
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}
@@ -25,7 +24,6 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     weights = batch["masked_weights"]
     mlm_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
     metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
-    mlm_loss, metrics = z_loss.add(mlm_loss, metrics, logits, weights, config_objective.z_loss_weight)
     return mlm_loss / num_targets["mlm"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -1,9 +1,8 @@
 """The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
 
-from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import losses, z_loss
+from electra_jax.objectives import losses
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -17,7 +16,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   model = Bert(transformer, head_names=("mlm_head", "nsp_head"))
 
   def init(rng, batch):
-    return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")}
+    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")["params"]}
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum(), "nsp": (batch["nsp_label"] >= 0).sum()}
@@ -31,7 +30,6 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     nsp_loss, nsp_correct = losses.cross_entropy(nsp_logits[:, None], batch["nsp_label"][:, None], pairs[:, None])
     metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (mlm_correct, weights.sum()),
                "nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
-    mlm_loss, metrics = z_loss.add(mlm_loss, metrics, mlm_logits, weights, config_objective.z_loss_weight)
     return mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -2,10 +2,9 @@
 
 import jax
 
-from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import generators, losses, z_loss
+from electra_jax.objectives import generators, losses
 from electra_jax.objectives.contract import Objective, Phase
 
 
@@ -31,7 +30,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
 
   def init(rng, batch):
-    return initial.draw(model, rng, batch)
+    return model.init(rng, batch)["params"]
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}
@@ -44,8 +43,6 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     weights = batch["masked_weights"]
     encoder_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
     metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}
-    encoder_loss, metrics = z_loss.add(encoder_loss, metrics, logits, weights, config_objective.z_loss_weight,
-                                       name="replace_mlm")
     return (mlm_weight * generator_loss + encoder_weight * encoder_loss) / num_targets["mlm"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from electra_jax import norms
 from electra_jax.errors import UserError, named
-from electra_jax.optim import adamw, lamb, schedules, timed
+from electra_jax.optim import adamw, lamb, schedules
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
 
@@ -27,8 +27,7 @@ DECAYED = {
 
 
 def make(config_optimizer, num_steps: int,
-         scale: optax.GradientTransformation | None = None,
-         max_hours: float = 0.0) -> tuple[optax.GradientTransformation, Callable]:
+         scale: optax.GradientTransformation | None = None) -> tuple[optax.GradientTransformation, Callable]:
   """The optimizer of a run and its schedule, step -> learning rate, for the logs.
 
   Moments, norms and ratios keep the parameters' shardings: every reduction is a jnp one, so XLA makes it global.
@@ -37,15 +36,12 @@ def make(config_optimizer, num_steps: int,
     config_optimizer: the resolved `optimizer` branch of the config.
     num_steps: optimizer updates of the whole run; the schedule ends there.
     scale: what comes between the rule and the schedule: layer-wise rates in fine-tuning.
-    max_hours: the budget by which the rate decays; 0 = by steps alone. With one, `update` takes `seconds`.
   """
   schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
   clip = clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
   rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
   scaled = (rule,) if scale is None else (rule, scale)
-  rate = optax.scale_by_learning_rate(schedule) if not max_hours else timed.scale_by_timed_rate(
-    schedule, config_optimizer.warmup_steps, 3600 * max_hours)
-  return optax.chain(clip, *scaled, rate), schedule
+  return optax.chain(clip, *scaled, optax.scale_by_learning_rate(schedule)), schedule
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax.optim import moments
-
 
 def adamw(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation:
   """Adam's direction plus weight_decay_rate * parameter where the mask says so; no learning rate, no minus."""
@@ -23,20 +21,14 @@ def adam_direction(config_optimizer) -> optax.GradientTransformation:
   ELECTRA code has none. Both keep the same state.
   """
   c = config_optimizer
-  rule = _adam(c.beta1, c.beta2, c.epsilon, c.bias_correction)
-  dtypes = c.first_moment_dtype, c.second_moment_dtype
-  return rule if dtypes == ("float32", "float32") else moments.stored_as(rule, *dtypes)
-
-
-def _adam(beta1: float, beta2: float, epsilon: float, bias_correction: bool) -> optax.GradientTransformation:
-  if bias_correction:
-    return optax.scale_by_adam(beta1, beta2, epsilon, mu_dtype=jnp.float32)
+  if c.bias_correction:
+    return optax.scale_by_adam(c.beta1, c.beta2, c.epsilon, mu_dtype=jnp.float32)
 
   def update(gradients, state, params=None):
     del params
-    mu = jax.tree.map(lambda g, m: beta1 * m + (1 - beta1) * g, gradients, state.mu)
-    nu = jax.tree.map(lambda g, v: beta2 * v + (1 - beta2) * g * g, gradients, state.nu)
-    direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+    mu = jax.tree.map(lambda g, m: c.beta1 * m + (1 - c.beta1) * g, gradients, state.mu)
+    nu = jax.tree.map(lambda g, v: c.beta2 * v + (1 - c.beta2) * g * g, gradients, state.nu)
+    direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + c.epsilon), mu, nu)
     return direction, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
 
   return optax.GradientTransformation(optax.scale_by_adam(mu_dtype=jnp.float32).init, update)

@@ -1,20 +1,8 @@
-"""How large is the learning rate at each step? Linear warm-up, then one of the shapes in `SCHEDULES`.
-
-With a budget of hours (`train.max_hours`) the decay goes by the time that is left, or by the steps if they end first.
-"""
+"""Learning-rate schedules: linear warm-up, then one of the shapes in `SCHEDULES`."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
-
-
-class Spent(NamedTuple):
-  """Shares of the budget of hours that are spent: now, and at the last update of the warm-up."""
-
-  now: Array
-  warmup: Array
 
 
 def linear(config_optimizer, num_steps: int) -> Callable:
@@ -71,12 +59,9 @@ def _warmed(config_optimizer, num_steps: int, shape: Callable) -> Callable:
   warmup, floor = max(1, config_optimizer.warmup_steps), config_optimizer.final_rate_share
   decay = max(1, num_steps - warmup + 1)
 
-  def rate(step, spent: Spent | None = None):
+  def rate(step):
     remaining = jnp.clip((num_steps - step) / decay, 0.0, 1.0)
     left = (num_steps - step) / max(1, num_steps)
-    if spent is not None:
-      remaining = jnp.minimum(remaining, jnp.clip((1 - spent.now) / (1 - spent.warmup), 0.0, 1.0))
-      left = jnp.minimum(left, 1 - spent.now)
     fall = floor + (1 - floor) * shape(remaining, left, step)
     return config_optimizer.learning_rate * jnp.clip(jnp.minimum((step + 1) / warmup, fall), 0.0, 1.0)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from electra_jax import batch_schedule, checkpoints, flops, metrics, recipes
+from electra_jax import checkpoints, flops, metrics, recipes
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
@@ -241,7 +241,7 @@ def measure(row: Row, quality_name: str) -> dict:
   count = flops.paper_flops(row.config)
   return {"name": row.name, "about": row.about, "seed": row.config.seed, "steps": row.config.train.num_steps,
           "flops": count.per_run, "seconds": training_seconds(row), "own": last_evaluation(row) or {},
-          "points": [(count.of_first(int(step)), *points[step])
+          "points": [(int(step) * count.per_step, *points[step])
                      for step in sorted(points, key=int)]}
 
 
@@ -250,10 +250,9 @@ def training_seconds(row: Row) -> float:
   tokens, seconds, before = row.config.train.batch_size * row.config.data.sequence_length, 0.0, 0
   for one in metrics.read_rows(row.workdir):
     if one["split"] == "train":
-      batches = batch_schedule.full_batches(row.config.train, one["step"])
       if one.get("train/tokens_per_second"):
-        seconds += (batches - before) * tokens / one["train/tokens_per_second"]
-      before = batches
+        seconds += (one["step"] - before) * tokens / one["train/tokens_per_second"]
+      before = one["step"]
   return seconds
 
 

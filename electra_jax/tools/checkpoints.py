@@ -23,12 +23,10 @@ USAGE = """Looks into checkpoints, compares two, or averages the last ones of a 
   How do two differ?       python -m electra_jax.tools.checkpoints compare runs/base runs/other
   ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
   Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
-  The average of all steps: python -m electra_jax.tools.checkpoints ema runs/base --out=runs/base_ema
 
 A run's folder means its newest checkpoint; published weights of other code bases can be shown and compared too. The
 average is a workdir of its own, without an optimizer's state: read it with tools/predict and tools/export, or start
-from it with --config.checkpoint.init_from. `ema` does the same with the moving average that a run with
---config.train.ema_decay keeps in its checkpoints; it takes a run or one of its checkpoints."""
+from it with --config.checkpoint.init_from."""
 
 
 class Saved(NamedTuple):
@@ -193,28 +191,7 @@ def average(paths: list[str]) -> str:
           f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
 
 
-def ema(paths: list[str]) -> str:
-  """Writes the moving average of a run's newest or given checkpoint into a new workdir.
-
-  Raises:
-    UserError: the run has none, it is damaged, or --out is taken or cannot be written.
-  """
-  from electra_jax import checkpoints
-
-  if len(paths) != 1 or not FLAGS.out:
-    raise UserError("The moving average needs one run and a place", got=f"{' '.join(paths)} --out={FLAGS.out}",
-                    allowed="the folder of a run or a checkpoint, and --out=NEW_FOLDER",
-                    fix="see --help for an example")
-  workdir, step = locate(paths[0])
-  config = config_lib.load(workdir)
-  if os.path.lexists(FLAGS.out):
-    raise UserError("--out is taken", got=f"{FLAGS.out} exists", allowed="a new folder", fix="choose another --out")
-  step = checkpoints.load_params(workdir, step=step, part="ema_params")[0]
-  write_average(workdir, [step], FLAGS.out, config, part="ema_params")
-  return f"Wrote {FLAGS.out}: the moving average at step {step} of {workdir}."
-
-
-def write_average(workdir: str, steps: list[int], out: str, config, part: str = "params") -> None:
+def write_average(workdir: str, steps: list[int], out: str, config) -> None:
   """The mean of these checkpoints as a workdir, which appears complete or not at all; its step is the last one's."""
   import jax
 
@@ -223,7 +200,7 @@ def write_average(workdir: str, steps: list[int], out: str, config, part: str = 
 
   total = None
   for step in steps:
-    params = checkpoints.load_params(workdir, step=step, part=part)[1]
+    params = checkpoints.load_params(workdir, step=step)[1]
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     total = params if total is None else jax.tree.map(np.add, total, params)
   mean = jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
@@ -233,7 +210,7 @@ def write_average(workdir: str, steps: list[int], out: str, config, part: str = 
     with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
       record = json.load(file)
     with open(os.path.join(partial, "config.json"), "w", encoding="utf-8") as file:
-      source = {"workdir": workdir, "steps": steps, "part": part}
+      source = {"workdir": workdir, "steps": steps}
       json.dump(record | {"average_of": source}, file, indent=2, sort_keys=True)
     saved = checkpoints.Checkpoints(partial, config.checkpoint)
     saved.save(TrainState(np.int32(steps[-1]), mean, {}), steps[-1])
@@ -246,14 +223,14 @@ def write_average(workdir: str, steps: list[int], out: str, config, part: str = 
     shutil.rmtree(partial, ignore_errors=True)
 
 
-COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average, "ema": ema}
+COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}
 
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.DEFINE_string("only", "", "show, compare: regular expression that a parameter's whole name must fit.")
   flags.DEFINE_integer("last", 2, "average: so many of the newest checkpoints.", lower_bound=2)
-  flags.DEFINE_string("out", None, "average, ema: the new workdir.")
+  flags.DEFINE_string("out", None, "average: the new workdir.")
 
 
 def main(argv: list[str]) -> None:

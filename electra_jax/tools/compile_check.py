@@ -128,7 +128,7 @@ def check_memory(config, devices: list, chip, topology: str) -> Report:
   if assigned.fault:
     return Report(mesh, assigned.fault, seconds=seconds)
   params, opt_state, rows = (memory.bytes_per_device(part)
-                             for part in ((state.params, state.ema_params), state.opt_state, batch))
+                             for part in (state.params, state.opt_state, batch))
   step_memory = memory.StepMemory(params, opt_state, rows, assigned.total - params - opt_state - rows)
   program_flops = compile_memory.product_flops(assigned.hlo)
   collectives = compile_collectives.parse(assigned.hlo, len(devices))

@@ -90,7 +90,7 @@ def lower_step(config, devices: list):
 
   def lower():
     with jax.set_mesh(mesh):
-      return run.train_step(run.objective.phases[-1], steps).lower(run.abstract_state, batch)
+      return run.train_step(run.objective.phases[-1]).lower(run.abstract_state, batch)
 
   return run.abstract_state, batch, lower
 

@@ -89,9 +89,6 @@ CLAIMS: dict[str, Claim] = {
      _glue("no attention dropout, equal time", "electra_no_attention_dropout", None, "seconds:faithful"),
      _glue("fast", "electra_small:fast", None),
      _glue("fast, equal time", "electra_small:fast", None, "seconds:faithful"))),
-  "short-rows": Claim(
-    "BERT Appendix A.2", "Rows of 128 tokens for nine tenths of the updates cost nothing against 512 throughout.",
-    (_glue("512", "electra_512", None), _glue("128, then 512", "electra_short_rows", None))),
 }
 
 

@@ -19,7 +19,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     config = config_lib.load(row.workdir)
     count = flops.paper_flops(config)
     for metric in report.HELDOUT:
-      points = [(count.of_first(one["step"]), one[metric])
+      points = [(one["step"] * count.per_step, one[metric])
                 for one in metrics.read_rows(row.workdir)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:

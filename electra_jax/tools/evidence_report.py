@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import scipy.stats
 
-from electra_jax import batch_schedule, flops, metrics, workdir
 from electra_jax import config as config_lib
+from electra_jax import flops, metrics, workdir
 from electra_jax.errors import UserError
 from electra_jax.tasks import glue, results, scoring
 from electra_jax.tools import ablate, evidence_runs
@@ -66,11 +66,10 @@ def rows_of(name: str, row: Planned, command: str) -> list[dict]:
   steps = sweep or trained[-1]["step"]
   seconds = ablate.training_seconds(ablate.Row(name, "", None, config, row.workdir)) * steps / trained[-1]["step"]
   starts = workdir.read_starts(row.workdir)
-  batches = batch_schedule.full_batches(config.train, steps)  # of full size
-  facts = {"train_flops": flops.paper_flops(config).of_first(steps), "minutes": round(seconds / 60, 2),
+  facts = {"train_flops": steps * flops.paper_flops(config).per_step, "minutes": round(seconds / 60, 2),
            "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
            "steps": steps, "planned_steps": config.train.num_steps, "pretrainings": 1,
-           "tokens": round(batches * config.train.batch_size * config.data.sequence_length)}
+           "tokens": steps * config.train.batch_size * config.data.sequence_length}
 
   def figure(metric, value, spread=None, runs=None, paper=None):
     return {"claim": name, "model": row.model.name, "metric": metric, "value": value,

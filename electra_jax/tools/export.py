@@ -27,7 +27,6 @@ USAGE = """Writes a run's networks as files that other code bases load.
 
   The newest checkpoint:   python -m electra_jax.tools.export --workdir=runs/base --out=exported
   An earlier one:          python -m electra_jax.tools.export --workdir=runs/base --step=5000 --out=exported
-  Its moving average:      python -m electra_jax.tools.export --workdir=runs/base --ema --out=exported
   For Flax, as trained:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=msgpack
 
 An ELECTRA gives exported/discriminator and exported/generator, every other run the one folder. Each loads with one
@@ -44,8 +43,8 @@ class Exported(NamedTuple):
   left_out: list[str]  # heads that transformers has no place for
 
 
-def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf", part: str = "params") -> Exported:
-  """Writes the networks of a checkpoint (None: the newest); `part` as in `checkpoints.load_params`.
+def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf") -> Exported:
+  """Writes the networks of a checkpoint (None: the newest).
 
   Raises:
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
@@ -56,7 +55,7 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   if file_format not in WRITERS:
     raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")
   config = config_lib.load(workdir)
-  step, params = checkpoints.load_params(workdir, step=step, part=part)
+  step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
   flat = {path: np.asarray(leaf) for path, leaf in sharding.by_path(params).items()}
   with new_folder(out) as partial:
@@ -229,7 +228,6 @@ def define_flags() -> None:
   flags.declare_key_flag("workdir")  # appears in --help
   flags.DEFINE_string("out", None, "The new folder.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
-  flags.DEFINE_bool("ema", False, "The moving average of the parameters (train.ema_decay) in place of the last ones.")
   flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers. msgpack: for Flax.")
 
 
@@ -241,7 +239,7 @@ def main(argv: list[str]) -> None:
                     allowed="the folder of a run, and a new one",
                     fix="python -m electra_jax.tools.export --workdir=runs/tiny --out=exported")
   main_lib.start_jax()
-  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format, "ema_params" if FLAGS.ema else "params")
+  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format)
   if done.left_out:
     print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
   for folder in done.folders:

@@ -66,7 +66,6 @@ def config_row(name: str, config, *, mfu: float, devices: int) -> dict:
 
   counts = {
     key: {"convention": count.convention, "train_flops": count.per_run, "per_step": count.per_step,
-          "per_first_step": next(iter(count.stages.values())),  # smaller batches or shorter rows at first
           "per_token": count.per_step / tokens, "components": by_component(count), "terms": count.terms}
     for key, count in (("paper", paper), ("model", model))}
   kept = flops.kept_network(config)
@@ -124,8 +123,7 @@ def config_markdown(row: dict) -> str:
              for name, value in count["components"].items()]
     totals = [["per step", cell("", count["per_step"]), "100 %"], ["per token", cell("", count["per_token"]), ""],
               ["run", cell("", count["train_flops"]), ""]]
-    if count["per_first_step"] != count["per_step"]:
-      totals.insert(1, ["per step at first", cell("", count["per_first_step"]), ""])
+
     parts.append(markdown(["per step", "FLOPs", "share"], lines + totals) + "\n")
   parts.append(f"Time of the run on {row['devices']} device(s) at MFU {row['mfu']:g} (`model_flops`):\n")
   parts.append(markdown(["hardware", "hours", "days"], [[chip, f"{hours:,.1f}", f"{hours / 24:,.2f}"]

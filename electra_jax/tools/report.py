@@ -241,7 +241,7 @@ def operations(facts: Facts, num_samples: int) -> str:
       "Matrix products of the encoder, 3 x forward, every text of task.max_length tokens.")
   row = flops_report.config_row("", config, mfu=0.4, devices=1)
   done = progress_of(facts)[0]
-  lines = [(name, count.convention, f"{count.per_step:.2e}", f"{count.of_first(done):.2e}", f"{count.per_run:.2e}")
+  lines = [(name, count.convention, f"{count.per_step:.2e}", f"{done * count.per_step:.2e}", f"{count.per_run:.2e}")
            for name, count in (("paper", flops.paper_flops(config)), ("model", flops.model_flops(config)))]
   shown = table(("count", "convention", "a step", "until now", "the whole run"), lines)
   peak = facts.starts and flops.hardware_peak(facts.starts[-1]["device_kind"])

@@ -9,10 +9,8 @@ from absl import flags
 from rich.console import Console
 from rich.text import Text
 
-from electra_jax import batch_schedule
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.batch_schedule import BatchSchedule
 from electra_jax.data import pipeline, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.errors import UserError
@@ -77,20 +75,16 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
     UserError: the shards do not fit the config or the tokenizer, or are damaged.
   """
   examples = shards.open_shards(directory, "train", config.data, tokenizer)
-  schedule = BatchSchedule(batch_schedule.stages(config), unit=config.data.batch_unit)  # without rollbacks
-  how = {"batch_size": config.train.batch_size, "seed": config.seed, "schedule": schedule}
+  how = {"batch_size": config.train.batch_size, "seed": config.seed}
   batch = pipeline.make_batch_at(examples, config.data, tokenizer, **how)(step)
   example_ids, epochs, _ = pipeline.make_order_at(examples, config.data, **how)(step)
   corrupted_ids = corrupt(batch) if corrupt else None
   brackets = not console.is_terminal or console.no_color
-  pieces = schedule.stage(step).pieces
-  for row in range(min(rows, int((example_ids >= 0).sum()) * pieces)):
-    example, piece = divmod(row, pieces)
+  for row in range(min(rows, int((example_ids >= 0).sum()))):
     tokens, targets = int(batch["attention_mask"][row].sum()), int(batch["masked_weights"][row].sum())
     pair = f", {NSP_LABELS[int(batch['nsp_label'][row])]}" if "nsp_label" in batch else ""
-    part = f", piece {piece + 1} of {pieces}" * (pieces > 1)
-    console.print(Text(f"step {step}, row {row}: example {example_ids[example]:,} of {len(examples):,}{part}, "
-                       f"epoch {epochs[example]}, {tokens} tokens, {targets} to predict{pair}", style="bold"),
+    console.print(Text(f"step {step}, row {row}: example {example_ids[row]:,} of {len(examples):,}, "
+                       f"epoch {epochs[row]}, {tokens} tokens, {targets} to predict{pair}", style="bold"),
                   soft_wrap=True)
     for name, ids, marked in row_lines(batch, row, corrupted_ids):
       line = Text(f"  {name:10}").append_text(render(tokenizer, ids, marked, STYLES[name], brackets))

@@ -39,13 +39,14 @@ class Setup(NamedTuple):
 
   def init_state(self) -> TrainState:
     """A new state, on its devices."""
-    return train_state.init_state(self.init_params, self.optimizer, self.mesh, **train_state.parts(self.config.train))
+    return train_state.init_state(self.init_params, self.optimizer, self.mesh)
 
-  def train_step(self, phase: Phase, micro_batches: int, num_updates: int = 1) -> Callable:
+  def train_step(self, phase: Phase, num_updates: int = 1) -> Callable:
     """(state, batch) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, num_updates, objective=self.objective, phase=phase,
-                                tx=self.optimizer, rng=self.train_key, accumulation_steps=micro_batches,
-                                **step.step_options(self.config))
+                                tx=self.optimizer, rng=self.train_key,
+                                accumulation_steps=self.config.train.accumulation_steps,
+                                norms_per_group=self.config.log.norms_per_group)
 
 
 def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.ndarray | None = None) -> Setup:
@@ -61,12 +62,12 @@ def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.nda
   token_counts = np.ones(num_tokens, np.int64) if token_counts is None else token_counts
   transformer = make_transformer(config, num_tokens)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps, token_counts)
-  optimizer, learning_rate = optim.make(config.optimizer, config.train.num_steps, max_hours=config.train.max_hours)
+  optimizer, learning_rate = optim.make(config.optimizer, config.train.num_steps)
   init_key, train_key, eval_key = jax.random.split(random_key(config.seed, config.train.prng_impl, mesh), 3)
   example = {name: jnp.zeros((1, *shape[1:]), dtype)
              for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
   init_params = functools.partial(objective.init, init_key, example)
-  state = train_state.abstract_state(init_params, optimizer, mesh, **train_state.parts(config.train))
+  state = train_state.abstract_state(init_params, optimizer, mesh)
   return Setup(config, mesh, transformer, objective, optimizer, learning_rate, init_params, state, train_key, eval_key)
 
 

@@ -2,16 +2,19 @@
 
 import functools
 import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, PyTree
 
-from electra_jax import averaging, dispatches, loss_scaling, nonfinite, norms, sharding, wall_clock
+from electra_jax import dispatches, nonfinite, norms, sharding
+from electra_jax.objectives.contract import Batch, Objective, Phase
 from electra_jax.train_state import TrainState
 
 
-def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments):
+def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments) -> Callable:
   """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings.
 
   With more than one update, batch and metrics have a leading axis of updates.
@@ -22,65 +25,41 @@ def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments)
                  out_shardings=(shardings, None))
 
 
-def step_options(config) -> dict:
-  """What the config asks of `update` besides its parts."""
-  return {"skip_nonfinite": config.train.on_nonfinite != "stop", "ema_decay": config.train.ema_decay,
-          "growth_steps": config.train.loss_scale_growth_steps, "norms_per_group": config.log.norms_per_group}
-
-
-def update(state: TrainState, batch, seconds=None, *, objective, phase, tx, rng, accumulation_steps: int,
-           skip_nonfinite: bool = False, ema_decay: float = 0.0, growth_steps: int = 2000,
-           norms_per_group: bool = False):
-  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
-
-  `seconds`, of `wall_clock.Budget`, is what a rate that goes by time needs; the other options are those of the config.
-  """
+def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,
+           rng: Array, accumulation_steps: int, norms_per_group: bool = False) -> tuple[TrainState, dict]:
+  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
-  gradients_of = jax.value_and_grad(loss_scaling.scaled(phase.loss, state.loss_scale), has_aux=True)
+  (loss, pairs), gradients = accumulate(phase.loss, state.params, batch, step_rng, num_targets, accumulation_steps)
+  gradients = keep_trainable(gradients, phase.trainable)
+  updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+  updates = keep_trainable(updates, phase.trainable)
+  new = state._replace(step=state.step + 1, params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+  pairs = {"loss": (loss, jnp.ones(())), **pairs, **norms.of_update(gradients, updates, norms_per_group)}
+  return nonfinite.skip_if_nonfinite(state, new, pairs)
+
+
+def accumulate(loss: Callable, params: PyTree, batch: Batch, rng: Array, num_targets: dict[str, Array],
+               num_micro_batches: int) -> tuple[tuple[Array, dict], PyTree]:
+  """((loss, metrics), gradients) of a batch, the sums over its micro-batches."""
+  gradients_of = jax.value_and_grad(loss, has_aux=True)
+  if num_micro_batches == 1:
+    return gradients_of(params, batch, rng, True, num_targets)
 
   def add_micro_batch(total, index_and_rows):
     index, rows = index_and_rows
-    micro_rng = jax.random.fold_in(step_rng, index)
-    return jax.tree.map(jnp.add, total, gradients_of(state.params, rows, micro_rng, True, num_targets)), None
+    return jax.tree.map(jnp.add, total, gradients_of(params, rows, jax.random.fold_in(rng, index), True, num_targets)
+                        ), None
 
-  if accumulation_steps == 1:
-    (loss, pairs), gradients = gradients_of(state.params, batch, step_rng, True, num_targets)
-  else:
-    # Row i goes to micro-batch i mod n: each device keeps its own rows, nothing moves between devices.
-    micro_batches = jax.tree.map(lambda x: x.reshape(-1, accumulation_steps, *x.shape[1:]).swapaxes(0, 1), batch)
-    first = jax.tree.map(lambda x: x[0], micro_batches)
-    shapes = jax.eval_shape(lambda rows: gradients_of(state.params, rows, step_rng, True, num_targets), first)
-    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    numbered = (jnp.arange(accumulation_steps), micro_batches)
-    ((loss, pairs), gradients), _ = jax.lax.scan(add_micro_batch, zeros, numbered)
-
-  loss, gradients = loss_scaling.unscaled((loss, gradients), state.loss_scale)
-  gradients = keep_trainable(gradients, phase.trainable)
-  timing = {} if seconds is None else {"seconds": seconds}
-  updates, opt_state = tx.update(gradients, state.opt_state, state.params, **timing)
-  updates = keep_trainable(updates, phase.trainable)
-  params = optax.apply_updates(state.params, updates)
-  one = jnp.ones(())
-  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (norms.global_norm(gradients), one)}
-  pairs |= {} if seconds is None else wall_clock.pairs(opt_state)
-  if norms_per_group:
-    pairs |= norms.by_group(gradients, "gradient_norm") | norms.by_group(updates, "update_norm")
-  new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)
-  if state.ema_params is not None:
-    new = new._replace(ema_params=averaging.follow(state.ema_params, params, ema_decay, state.step))
-  if skip_nonfinite or state.loss_scale is not None:
-    new, pairs = nonfinite.skip_if_nonfinite(state._replace(step=new.step), new, pairs)
-    was_skipped = pairs[nonfinite.SKIPPED][0] > 0
-  if state.skipped_in_a_row is not None:
-    new = new._replace(skipped_in_a_row=nonfinite.count_in_a_row(state.skipped_in_a_row, was_skipped))
-  if state.loss_scale is not None:
-    new = new._replace(loss_scale=loss_scaling.adjusted(state.loss_scale, was_skipped, growth_steps))
-    pairs["train/loss_scale"] = (state.loss_scale.scale, one)
-  return new, pairs
+  # Row i goes to micro-batch i mod n: each device keeps its own rows, nothing moves between devices.
+  micro_batches = jax.tree.map(lambda x: x.reshape(-1, num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
+  first = jax.tree.map(lambda x: x[0], micro_batches)
+  shapes = jax.eval_shape(lambda rows: gradients_of(params, rows, rng, True, num_targets), first)
+  zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+  return jax.lax.scan(add_micro_batch, zeros, (jnp.arange(num_micro_batches), micro_batches))[0]
 
 
-def keep_trainable(tree, trainable: str):
+def keep_trainable(tree: PyTree, trainable: str) -> PyTree:
   """Zeros for every parameter that a phase leaves alone; zero gradients by themselves would still decay."""
   pattern = re.compile(trainable)
   return jax.tree_util.tree_map_with_path(

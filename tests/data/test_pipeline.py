@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from electra_jax.batch_schedule import BatchSchedule, Stage
 from electra_jax.data import order, pipeline
 from electra_jax.errors import UserError
 from tests.data.fakes import FakeTokenizer
@@ -228,19 +227,3 @@ def test_evaluation_sees_every_example_once(number, batch_size, max_examples, ba
   again = list(pipeline.eval_batches(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=1,
                                      max_examples=max_examples))
   assert_equal(concatenate(again), whole)
-
-
-@pytest.mark.parametrize("reader", ["threads", "tf"])
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_growing_batches_from_any_step(reader, pieces):
-  """So when the first rows are cut into pieces: these, joined again, are the rows."""
-  schedule = BatchSchedule([Stage(0, 2, pieces), Stage(3, 4, pieces), Stage(5, 8)])
-  batch_at, constant = make(schedule=schedule), make()
-  seen = {step: batch["input_ids"] for start in (4, 0)
-          for step, batch in enumerate(pipeline.train_batches(batch_at, start, 9, reader, 4), start)}
-  assert [len(seen[step]) for step in range(9)] == [2 * pieces] * 3 + [4 * pieces] * 2 + [8] * 4
-  together = np.concatenate([seen[step].reshape(-1, LENGTH) for step in range(9)])
-  expected = np.concatenate([constant(step)["input_ids"] for step in range(6)])
-  np.testing.assert_array_equal(together, expected[:len(together)])
-  parts = [make(schedule=schedule, process_index=index, process_count=2)(1)["input_ids"] for index in range(2)]
-  np.testing.assert_array_equal(np.concatenate(parts), seen[1])

@@ -168,3 +168,19 @@ def test_row_kernels_lower_for_a_gpu():
 def lowered(function, arguments) -> str:
   traced = jax.jit(lambda *a: gradients(function, a)).trace(*arguments)
   return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("kernels", ["xla", "interpret"])
+def test_attention_over_padding_alone_has_a_gradient(kernels):
+  product = jax.random.normal(jax.random.key(0), (2, 16, 1, 3, 16))
+  mask = jnp.arange(16) < jnp.array([[16], [0]])
+  seeds, bias = jnp.array([1, 2], jnp.uint32), jnp.ones((1, 3, 16))
+
+  @jax.jit
+  def gradients(product, bias):
+    return jax.value_and_grad(lambda *x: (attention(*x, mask, seeds, 0.1, kernels)[0] ** 2).sum(), (0, 1))(
+      product, bias)
+
+  value, (of_product, of_bias) = gradients(product, bias)
+  assert np.isfinite(value) and np.isfinite(of_product).all() and np.isfinite(of_bias).all()
+  assert np.abs(of_product[0]).max() > 0 == np.abs(of_product[1]).max()

@@ -190,3 +190,21 @@ def test_auc_over_batches_equals_scikit_learn():
   pairs = [{"rtd/auc": losses.auc_histograms(jnp.asarray(s), jnp.asarray(y), ones)} for s, y in zip(scores, labels)]
   ours = metrics.summarise(metrics.add_pairs(pairs))["rtd/auc"]
   assert ours == pytest.approx(roc_auc_score(labels.ravel(), scores.ravel()), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["mlm", "rtd", "all_tokens_mlm", "electra_15"])
+def test_rows_of_padding_weigh_nothing(name):
+  """The loss, the counts and every gradient are finite; of a masked LM those without these rows."""
+  objective = make(name)
+  batch = make_batch()
+  fill = {key: jnp.zeros_like(rows[:4]) for key, rows in batch.items()}
+  padded = {key: jnp.concatenate([rows, fill[key]]) for key, rows in batch.items()}
+  params = objective.init(jax.random.key(0), batch)
+  assert jax.tree.map(float, objective.count_targets(padded)) == jax.tree.map(float, objective.count_targets(batch))
+  loss, pairs, gradients = value_and_gradients(objective, padded, params)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((loss, pairs, gradients)))
+  if name == "mlm":
+    expected = value_and_gradients(objective, batch, params)
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    for path, gradient in gradients.items():
+      np.testing.assert_allclose(gradient, expected[2][path], atol=1e-6, err_msg=path)

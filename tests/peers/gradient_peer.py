@@ -55,9 +55,9 @@ def in_float32(workdir: str, dropout: bool) -> FrozenConfigDict:
     SystemExit: its objective has no peer.
   """
   config = ConfigDict(config_lib.load(workdir).to_dict())
-  if config.objective.name not in NUM_KEYS or config.generator.kind != "learned" or config.objective.z_loss_weight:
-    raise SystemExit(f"The peer has {', '.join(NUM_KEYS)} with a learned generator and without z-loss, not "
-                     f"{config.objective.name}, {config.generator.kind}, {config.objective.z_loss_weight}.")
+  if config.objective.name not in NUM_KEYS or config.generator.kind != "learned":
+    raise SystemExit(f"The peer has {', '.join(NUM_KEYS)} with a learned generator; not "
+                     f"{config.objective.name}, {config.generator.kind}.")
   if not dropout:
     for network in (config.model, config.generator):
       network.update({key: 0.0 for key in network if key.endswith("dropout_prob")})

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -133,38 +131,6 @@ def test_msgpack_has_our_names(workdir_of, tmp_path):
   wanted = params_of(workdir)
   assert found.keys() == wanted.keys() and all(np.array_equal(found[path], wanted[path]) for path in wanted)
   assert tokenizers.load_tokenizer(str(tmp_path / "out/tokenizer")).kind == "wordpiece"
-
-
-@pytest.mark.parametrize("file_format", ["hf", "msgpack"])
-def test_the_moving_average_in_place_of_the_parameters(workdir_of, tmp_path, monkeypatch, capsys, file_format):
-  """--ema, through the command: every tensor is the average's; a run without one is told so."""
-  plain, workdir = workdir_of("bert"), str(tmp_path / "run")
-  shutil.copytree(plain, workdir, ignore=shutil.ignore_patterns("checkpoints"))
-  params = checkpoints.load_params(plain)[1]
-  saved = checkpoints.Checkpoints(workdir, config_lib.load(workdir).checkpoint)
-  saved.save(TrainState(jnp.int32(7), params, {}, ema_params=jax.tree.map(lambda x: 1 + x, params)), 7)
-  saved.close()
-  monkeypatch.setattr(export.main_lib, "start_jax", lambda: None)
-
-  def exported(workdir, ema):
-    out = tmp_path / f"out-{ema}"
-    flags = SimpleNamespace(workdir=workdir, out=str(out), step=None, ema=ema, format=file_format)
-    monkeypatch.setattr(export, "FLAGS", flags)
-    export.main(["export"])
-    if file_format == "hf":
-      return safetensors.numpy.load_file(out / "model.safetensors")
-    nested = serialization.msgpack_restore((out / "params.msgpack").read_bytes())
-    return {sharding.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(nested)}
-
-  last, average = exported(workdir, ema=False), exported(workdir, ema=True)
-  assert last.keys() == average.keys() and len(last) > 10
-  for name, value in last.items():
-    np.testing.assert_array_equal(average[name], 1 + value, err_msg=name)
-  assert "Wrote" in capsys.readouterr().out
-  shutil.rmtree(tmp_path / "out-True")
-  with pytest.raises(UserError, match="has no ema_params"):
-    exported(plain, ema=True)
-  assert not (tmp_path / "out-True").exists()
 
 
 def test_nothing_is_harmed(workdir_of, tmp_path, monkeypatch):
