@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging as python_logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,11 +22,14 @@ from electra_jax.train_state import TrainState
 FINITE = ("params", "opt_state")  # parts of a state that are saved only if they are finite
 DAMAGED, REASON = ".damaged", "damage.txt"  # what a damaged checkpoint's folder is called, and the file that says why
 
+UNSAFE = re.compile(r"[\[\]*?\\\ud800-\udfff]")  # in a path; the last are bytes that are not UTF-8
+
 
 class Checkpoints:
   """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
 
   def __init__(self, workdir: str, config_checkpoint):
+    check_place(workdir)
     self._workdir, self._directory = workdir, _directory(workdir)
     options = ocp.CheckpointManagerOptions(
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
@@ -162,6 +166,19 @@ class Checkpoints:
                       allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
                       fix="free space or choose another --workdir; the same command then goes on from the last "
                       "checkpoint") from error
+
+
+def check_place(workdir: str) -> None:
+  """Refuses a folder in which Orbax would lose what it saves, because it takes the path for a pattern.
+
+  Raises:
+    UserError: the absolute path has a character of UNSAFE.
+  """
+  path = _directory(workdir)
+  if "://" not in workdir and UNSAFE.search(path):
+    raise UserError("Checkpoints cannot be kept under this path", got=f"{os.path.dirname(path)!r}",
+                    allowed="a path of UTF-8 without [ ] * ? \\, which the library takes for parts of a pattern",
+                    fix="choose another --workdir (or --out), or rename the folder above it")
 
 
 def saved_steps(workdir: str) -> list[int]:

@@ -153,9 +153,12 @@ def load(workdir: str) -> FrozenConfigDict:
     if not isinstance(record, dict) or not isinstance(record.get("resolved"), dict):
       raise ValueError('no object with a branch "resolved"')
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON may hold anything
+    is_begun = any(os.path.isdir(os.path.join(workdir, folder)) for folder in ("checkpoints", "seeds"))
+    fix = ("restore it from a backup, for only it says what the run is, or choose another workdir" if is_begun else
+           "check the path, or train first: launch/demo.sh makes one in minutes")
     raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
                     allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
-                    fix="check the path, or train first: launch/demo.sh makes one in minutes") from error
+                    fix=fix) from error
   if record.get("format") != FORMAT:
     raise UserError(f"Another version of the code has written {workdir}",
                     got=f"format {record.get('format', 0)} of commit {record.get('commit', 'unknown')}",

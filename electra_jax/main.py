@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from electra_jax import config as config_lib
 from electra_jax import recipes
@@ -87,6 +87,9 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
     except flags.Error as error:  # of its lines the last: there may be a traceback in front of it
       raise UserError("A flag cannot be understood", got=str(error).strip().split("\n")[-1], fix="correct the flag",
                       allowed="the flags of --help and the keys of configs/common.py") from error
+    expand_home({name: FLAGS[name] for name in FLAGS if not name.startswith("config")})
+    if FLAGS["config"].value is not None:
+      expand_config(FLAGS.config)
     if len(rest) > 1 and not takes_arguments:
       raise UserError("There are arguments that are no flags", got=" ".join(rest[1:]), allowed="--name=value",
                       fix="write --name=value without blanks around the equals sign")
@@ -110,6 +113,22 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
       leave(1)
     print(f"\nError: {known}", file=sys.stderr)
     leave(known.STATUS)
+
+
+def expand_home(flag_of: dict[str, flags.Flag]) -> None:
+  """Puts the home folder in place of `~`, which shells leave alone behind an equals sign."""
+  for flag in flag_of.values():
+    if isinstance(flag.value, str):
+      flag.value = os.path.expanduser(flag.value)
+
+
+def expand_config(branch: ConfigDict) -> None:
+  """The same for every key of a config: no value but a path begins with `~`."""
+  for key, value in branch.items():
+    if isinstance(value, ConfigDict):
+      expand_config(value)
+    elif isinstance(value, str):
+      branch[key] = os.path.expanduser(value)
 
 
 def _find_known(error: Exception) -> UserError | None:

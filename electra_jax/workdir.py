@@ -26,8 +26,9 @@ def claim(config, workdir: str) -> None:
   Raises:
     UserError: the workdir holds another run, or cannot be written.
   """
+  checkpoints.check_place(workdir)
   has_checkpoints = checkpoints.saved_steps(workdir)
-  if os.path.exists(os.path.join(workdir, "config.json")):
+  if has_checkpoints or os.path.exists(os.path.join(workdir, "config.json")):
     before = config_lib.load(workdir)  # also without checkpoints: the config.json of something else is not replaced
     changes = config_lib.check_resumable(before, config, workdir) if has_checkpoints else {}
     for name, (was, now) in changes.items():
@@ -48,8 +49,9 @@ def lock(workdir: str) -> Iterator[None]:
   systems without locks have none.
 
   Raises:
-    UserError: another job holds it, or the workdir cannot be made.
+    UserError: another job holds it, it cannot be made, or nothing can be saved under its name.
   """
+  checkpoints.check_place(workdir)
   if jax.process_index() != 0 or "://" in workdir:
     yield
     return

@@ -179,8 +179,7 @@ def test_base_needs_a_corpus(tmp_path):
 
 
 def test_checkpoints_of_another_model_are_not_touched(place):
-  """Also where the config.json that would tell is missing."""
-  (place.run / "config.json").unlink()
+  """Also where config.json does not tell."""
   before = contents(place.run / "checkpoints")
 
   def wider(*arguments):
@@ -194,6 +193,13 @@ def test_checkpoints_of_another_model_are_not_touched(place):
       pretrain.pretrain(small(place), str(place.run))
   assert_four_parts(caught.value, "is of another model", "(128, 8), asked for (128, 16)")
   assert contents(place.run / "checkpoints") == before
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer__learning_rate": 0.5}])
+def test_checkpoints_without_config_are_not_gone_on_with(place, changes):
+  """Nothing else says what the run was: another learning rate would go on in silence."""
+  (place.run / "config.json").unlink()
+  refused(place, place.run, "config.json", "restore it from a backup", **changes)
 
 
 # ---- the command: flags and exit status ----

@@ -28,6 +28,8 @@ MAX_DOCUMENT_CHARACTERS = 1 << 20
 # "path*3", "path * 0.5": how often each document of a source is read.
 _WEIGHTED = re.compile(r"(?P<path>.*[^*/\s])\s*\*\s*(?P<weight>\d+(\.\d+)?)")
 
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # between sources, not within the brackets of a glob
+
 # tfds:NAME[:SPLIT]; a name may end in a version: wiki40b/en:1.3.0
 _TFDS = re.compile(r"tfds:(?P<name>[^:]+(:[\d*]+(\.[\d*]+)*)?)(:(?P<split>.+))?")
 
@@ -89,10 +91,11 @@ def parse_path(path: str) -> list[tuple[str, float]]:
   Raises:
     UserError: a part is empty or its weight is 0.
   """
-  if os.path.lexists(os.path.expanduser(path)) or not path.strip():
+  folder = os.path.dirname(re.split(r"[*?\[]", path)[0])  # of a glob
+  if os.path.lexists(os.path.expanduser(path)) or not path.strip() or ("," in folder and os.path.isdir(folder)):
     return [(path, 1.0)]
   found = []
-  for part in map(str.strip, path.split(",")):
+  for part in map(str.strip, _COMMA.split(path)):
     weighted = _WEIGHTED.fullmatch(part)
     source, weight = (weighted["path"], float(weighted["weight"])) if weighted else (part, 1.0)
     if os.path.lexists(os.path.expanduser(part)):

@@ -1,8 +1,10 @@
-"""Which files does a path name, and how is one opened? On local disks, and in buckets (gs://, s3://, az://).
+"""Files behind a path, on local disks and in buckets (gs://, s3://, az://), and how one is opened.
 
 A file in a bucket is read as a stream, like a local one; `bucket_cache` keeps copies.
 """
 
+import fnmatch
+import functools
 import glob
 import os
 from collections.abc import Iterator
@@ -13,32 +15,66 @@ from electra_jax.errors import UserError
 REMOTE_PREFIXES = ("gs://", "s3://", "az://")
 
 
-def find_files(path: str) -> list[str]:
-  """The files behind a file name, directory or glob, sorted, each once.
+def find_files(path: str, hidden: list[str] | None = None) -> list[str]:
+  """The files behind a file name, directory or glob, sorted; what links lead to is read once.
+
+  What exists is taken as it stands, also the folders above a glob: in "lr[1]/*.txt" the brackets are the folder's name.
+
+  Args:
+    path: one source of config.data.path.
+    hidden: gets the names in directories that begin with a dot and are left out.
 
   Raises:
-    UserError: the path is empty, missing, matches nothing, or is no regular file.
+    UserError: the path is empty, missing or matches nothing; a file or folder cannot be read, or is neither.
   """
   if not path.strip():
     raise UserError("data.path is not set, so there is no text to learn from", got=repr(path),
-                    allowed="text files, .jsonl, .gz or .zst of these, .parquet, a directory, a glob, tfds: or pydoc:",
+                    allowed="text files, JSON lines or arrays, .gz or .zst of these, .parquet, a directory, a glob, "
+                            "tfds:, hf: or pydoc:",
                     fix="set --config.data.path=/path/to/text, or try the embedded corpus (English that the "
                         "installed Python carries) with --config.data.path=pydoc:")
   if path.startswith(REMOTE_PREFIXES):
     return _find_remote(path)
   expanded = os.path.expanduser(path)
-  if os.path.lexists(expanded):
-    roots = [expanded]
-  elif glob.has_magic(expanded):
-    roots = glob.glob(expanded, recursive=True)
-  else:
+  roots = [expanded] if os.path.lexists(expanded) else _matches(expanded, path)
+  found = {os.path.normpath(file) for root in roots for file in _walk(root, [] if hidden is None else hidden)}
+  real_folder = functools.cache(os.path.realpath)
+  once = {(real_folder(os.path.dirname(file)), os.path.basename(file)): file
+          for file in sorted(found, key=lambda file: (-file.count(os.sep), file))}  # the shortest name stays
+  if not once:
+    raise _nothing_found(path)
+  return sorted(once.values())
+
+
+def _matches(pattern: str, path: str) -> Iterator[str]:
+  """The files and folders that a glob matches, below the longest part of it that exists as it stands."""
+  folder, parts = os.sep * pattern.startswith(os.sep), pattern.strip(os.sep).split(os.sep)
+  while parts and os.path.lexists(os.path.join(folder, parts[0])):
+    folder = os.path.join(folder, parts.pop(0))
+  if not any(map(glob.has_magic, parts)):
     raise UserError("The corpus does not exist", got=f"data.path {path!r} (working directory {os.getcwd()})",
                     allowed="an existing file or directory, a glob, or pydoc:",
                     fix="check the spelling; relative paths count from the working directory")
-  files = sorted({os.path.normpath(file) for root in roots for file in _walk(root)})
-  if not files:
-    raise _nothing_found(path)
-  return files
+  return _match(folder or os.curdir, parts)
+
+
+def _match(path: str, parts: list[str]) -> Iterator[str]:
+  """As `glob.glob`, which passes over folders that cannot be read, and runs in circles of links."""
+  if not parts:
+    yield path
+    return
+  part, *rest = parts
+  if part == "**":
+    for folder in [path] if not rest else [folder for folder, _ in _folders(path, [])]:
+      yield from _match(folder, rest)
+  elif not glob.has_magic(part):
+    if os.path.lexists(os.path.join(path, part)):
+      yield from _match(os.path.join(path, part), rest)
+  elif os.path.isdir(path):
+    _check_readable(path, os.R_OK | os.X_OK)
+    for name in fnmatch.filter(os.listdir(path), part):
+      if not name.startswith(".") or part.startswith("."):
+        yield from _match(os.path.join(path, name), rest)
 
 
 def _nothing_found(path: str) -> UserError:
@@ -47,15 +83,36 @@ def _nothing_found(path: str) -> UserError:
                    fix="check the folder, or quote a glob so that the shell leaves it alone: 'corpus/**/*.txt'")
 
 
-def _walk(root: str) -> Iterator[str]:
+def _check_readable(path: str, mode: int = os.R_OK) -> None:
+  if not os.access(path, mode):
+    raise UserError("A part of the corpus cannot be read", got=f"{path}: permission denied",
+                    allowed="files and folders that this user may read: none is left out in silence",
+                    fix="change its permissions, or leave it out with a glob")
+
+
+def _walk(root: str, hidden: list[str]) -> Iterator[str]:
   if not os.path.isdir(root):
     if not os.path.isfile(root):
       raise UserError("The corpus is no regular file", got=root, allowed="files and directories: a corpus is read "
                       "more than once, so pipes, devices and dangling links will not do", fix="write it to a file")
+    _check_readable(root)
     yield root
-  for folder, subfolders, names in os.walk(root):
-    subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-    yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
+    return
+  for folder, names in _folders(root, hidden):
+    for name in names:
+      yield from _walk(os.path.join(folder, name), hidden)
+
+
+def _folders(root: str, hidden: list[str]) -> Iterator[tuple[str, list[str]]]:
+  """(folder, names of the files there) of a folder and all below it, each once, whatever links lead to it."""
+  seen = set()
+  for folder, subfolders, names in os.walk(root, followlinks=True):
+    _check_readable(folder, os.R_OK | os.X_OK)
+    seen.add(os.path.realpath(folder))
+    hidden += [os.path.join(folder, name) for name in subfolders + names if name.startswith(".")]
+    subfolders[:] = [name for name in sorted(subfolders) if not name.startswith(".")
+                     and os.path.realpath(os.path.join(folder, name)) not in seen]
+    yield folder, [name for name in names if not name.startswith(".")]
 
 
 def open_file(path: str) -> BinaryIO:

@@ -1,5 +1,6 @@
-"""How is a data set of the Hugging Face library read? `hf:PATH[:SPLIT]`, from its hub or from a folder."""
+"""Data sets of the Hugging Face library, `hf:PATH[:SPLIT]`: from its hub or from a folder."""
 
+import glob
 import os
 from collections.abc import Iterator
 
@@ -34,6 +35,8 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
     if any(os.path.exists(os.path.join(folder, saved)) for saved in SAVED):
       found = datasets.load_from_disk(folder)
       dataset = found[split or "train"] if isinstance(found, dict) else found
+    elif os.path.isdir(folder) and glob.has_magic(os.path.abspath(folder)):
+      raise ValueError("the library takes [ ] * ? for a pattern; rename the folder, or link to it")
     else:
       dataset = datasets.load_dataset(folder if os.path.isdir(folder) else name, split=split or "train")
   except Exception as error:  # the library and those below it raise dozens of types

@@ -4,6 +4,7 @@ The names follow from the one table of `mapping`: what Hugging Face calls `encod
 `encoder/layer_7/output/LayerNorm/gamma` there. Kernels are [in, out], so they are transposed on the way.
 """
 
+import glob
 import json
 import os
 import re
@@ -123,6 +124,10 @@ def _open(prefix: str):
   except ImportError as error:
     raise UserError("Reading a TensorFlow checkpoint needs TensorFlow", got=error, allowed="any TensorFlow 2",
                     fix="pip install tensorflow-cpu") from error
+  if glob.has_magic(prefix):
+    raise UserError("TensorFlow cannot read a checkpoint under this path", got=prefix,
+                    allowed="a path without [ ] * ?, which it takes for a pattern",
+                    fix="rename the folder, or make a link to it")
   try:
     return tf.train.load_checkpoint(prefix)
   except Exception as error:  # TensorFlow's own classes of errors, or RuntimeError

@@ -27,9 +27,12 @@ def claim(config, workdir: str) -> None:
   Raises:
     UserError: it holds another run.
   """
-  if os.path.exists(os.path.join(workdir, "config.json")):
+  checkpoints.check_place(workdir)
+  is_begun = finished_seeds(workdir) or any(
+    os.path.isdir(os.path.join(workdir, name)) for name in ("groups", "checkpoints"))
+  if is_begun or os.path.exists(os.path.join(workdir, "config.json")):
     before = config_lib.load(workdir)  # also in a new run: the config.json of something else is not replaced
-    if finished_seeds(workdir) or any(os.path.isdir(os.path.join(workdir, name)) for name in ("groups", "checkpoints")):
+    if is_begun:
       config_lib.check_resumable(before, config, workdir)
   if jax.process_index() == 0:
     os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
