@@ -3,12 +3,22 @@
 A prediction or score that is no number makes its metric NaN; NaN is never the best of several and enters no median.
 """
 
+import functools
 import math
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+TAG = re.compile(r"([A-Z])(?:[-_](.*))?")  # B-LOC, B_LOC, or B alone
+SCHEMES = (  # prefix -> what it is in BIOES; IOB1 has the prefixes of BIO
+  dict(B="B", I="I", E="E", S="S"),  # BIO, BIOES
+  dict(B="B", I="I", L="E", U="S"),  # BILOU
+  dict(B="B", M="I", E="E", S="S"),  # BMES
+  dict(B="B", M="I", E="E", W="S"),  # BMEWO
+)
 
 
 def accuracy(predictions: Sequence, labels: Sequence) -> float:
@@ -46,29 +56,43 @@ def _correlation(function: Callable, predictions, labels) -> float:
   return float(function(predictions, labels).statistic)
 
 
-def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
+def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]],
+              tags: Collection[str] = ()) -> float:
   """F1 over entities, micro-averaged: one counts if its type, first and last word are right; 0 without any.
 
-  The numbers of CoNLL 2000's script and of seqeval, which needs a build of its own to install.
+  The numbers of CoNLL 2000's script and of seqeval, which needs a build of its own to install; BILOU and BMES count as
+  the same entities in BIOES do.
+
+  Args:
+    tags: all tags of the data set, by which the scheme is recognised; by default those that occur here.
   """
-  ours, theirs = ({(number, *entity) for number, tags in enumerate(rows) for entity in entities(tags)}
+  tags = tags or {tag for rows in (predictions, labels) for row in rows for tag in row}
+  ours, theirs = ({(number, *entity) for number, row in enumerate(rows) for entity in entities(row, tags)}
                   for rows in (predictions, labels))
   return 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours or theirs else 0.0
 
 
-def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-  """(type, first word, last word) of what BIO or BIOES tags spell; a tag without such a prefix counts as inside.
+def entities(tags: Sequence[str], known: Collection[str] = ()) -> list[tuple[str, int, int]]:
+  """(type, first word, last word) of what the tags of a sentence spell; a tag without a prefix counts as inside.
 
   Lenient as CoNLL's script: I- and E- begin an entity where none of their type is open.
 
+  Args:
+    known: all tags of the data set, by which the scheme is recognised; by default those of the sentence.
+
   >>> entities(["B-LOC", "I-LOC", "O", "I-PER", "B-PER"])
   [('LOC', 0, 1), ('PER', 3, 3), ('PER', 4, 4)]
+  >>> entities(["B-LOC", "M-LOC", "E-LOC", "S-LOC"])
+  [('LOC', 0, 2), ('LOC', 3, 3)]
   """
+  prefixes = scheme_of(known or tags)
   found, before, kind_before = [], "O", ""
   for number, tag in enumerate(tags):
-    prefix, dash, kind = tag.partition("-")
-    if tag != "O" and (not dash or prefix not in "BIES"):
-      prefix, kind = (tag, "") if len(tag) == 1 and tag in "BIES" else ("I", tag)
+    split = TAG.fullmatch(tag)
+    if split and split[1] in prefixes:
+      prefix, kind = prefixes[split[1]], split[2] or ""
+    else:
+      prefix, kind = ("O", "") if tag == "O" else ("I", tag)
     if prefix == "O":
       pass
     elif prefix in "BS" or before in "OES" or kind != kind_before:
@@ -77,6 +101,18 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
       found[-1] = (kind, found[-1][1], number)
     before, kind_before = prefix, kind
   return found
+
+
+def scheme_of(tags: Collection[str]) -> dict[str, str]:
+  """Prefix -> what it is in BIOES, of the first row of SCHEMES that has all prefixes of the tags.
+
+  Where a tag has another prefix, or none, the tags are no such scheme: B, I, E and S mean what they usually do.
+
+  >>> scheme_of(["O", "B-LOC", "L-LOC"])["L"], scheme_of(["NOUN", "U-TURN"]).get("U")
+  ('E', None)
+  """
+  found = {split[1] if (split := TAG.fullmatch(tag)) else tag for tag in tags if tag != "O"}
+  return next((scheme for scheme in SCHEMES if found <= scheme.keys()), SCHEMES[0])
 
 
 def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
@@ -90,8 +126,11 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
 }
 
 
-def score(names: Sequence[str], predictions: Sequence, labels: Sequence) -> dict[str, float]:
+def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: Collection[str] = ()
+          ) -> dict[str, float]:
   """The named rows of METRICS; NaN for all of them where there is nothing to score or a prediction is None or NaN.
+
+  `tags` are those of `entity_f1`.
 
   >>> score(["accuracy", "f1", "matthews"], ["0", "0"], ["0", "1"])
   {'accuracy': 0.5, 'f1': 0.0, 'matthews': 0.0}
@@ -99,7 +138,8 @@ def score(names: Sequence[str], predictions: Sequence, labels: Sequence) -> dict
   ({'pearson': nan}, {'accuracy': nan})
   """
   broken = not len(predictions) or any(_is_no_answer(prediction) for prediction in predictions)
-  return {name: math.nan if broken else METRICS[name](predictions, labels) for name in names}
+  metrics = METRICS | {"entity_f1": functools.partial(entity_f1, tags=tags)}
+  return {name: math.nan if broken else metrics[name](predictions, labels) for name in names}
 
 
 def _is_no_answer(prediction: Any) -> bool:

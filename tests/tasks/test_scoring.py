@@ -80,6 +80,36 @@ def test_entities(tags, found):
   assert scoring.entities(tags.split()) == found
 
 
+SCHEMES = [  # predicted, gold -> F1, of seqeval 1.2.2 too (of BILOU and BMES once written as BIOES)
+  ("B-A M-A O O", "B-A M-A E-A O", 0.0),  # BMES, cut short
+  ("B-A E-A O S-A", "B-A E-A O S-A", 1.0),
+  ("B-A M-A E-A S-B", "B-A M-A E-A S-A", 1 / 2),
+  ("B E S B M E", "B E S S B E", 4 / 7),  # segmentation of words, without types
+  ("B-A I-A L-A U-A U-A", "B-A I-A L-A U-A U-A", 1.0),  # BILOU: two neighbours of one word each
+  ("B-A L-A L-A O", "B-A I-A L-A O", 0.0),
+  ("U-A O U-B", "U-A O U-A", 1 / 2),
+  ("B-A W-A E-A O", "B-A M-A E-A W-B", 0.0),  # BMEWO
+  ("I-A I-A B-A O", "I-A B-A I-A O", 0.0),  # IOB1: B- only where another entity of the type ends
+  ("I-A I-A B-A I-A", "I-A I-A B-A I-A", 1.0),
+  ("I-A O I-B I-B", "B-A O B-B I-B", 1.0),  # BIO
+  ("B-A E-A S-B", "B-A E-A O", 2 / 3),  # BIOES
+  ("B_A I_A O", "B_A I_A O", 1.0),
+  ("B-A I-A I-B", "B-A I-A I-A", 0.0),
+]
+
+
+@pytest.mark.parametrize("predicted, gold, value", SCHEMES)
+def test_every_scheme_is_recognised(predicted, gold, value):
+  assert scoring.entity_f1([predicted.split()], [gold.split()]) == pytest.approx(value)
+
+
+def test_the_scheme_is_that_of_the_whole_set_of_tags():
+  known = ["O", "B-A", "I-A", "L-A", "U-A"]
+  assert scoring.entities(["L-A", "U-A"], known) == [("A", 0, 0), ("A", 1, 1)]
+  assert scoring.entities(["U", "L"], ["U", "L", "NOUN"]) == [("U", 0, 0), ("L", 1, 1)]  # no prefixes
+  assert scoring.score(["entity_f1"], [["L", "L"]], [["U", "U"]], ["U", "L", "NOUN"]) == {"entity_f1": 0.0}
+
+
 def test_entity_f1():
   assert scoring.entity_f1([("B-A", "I-A", "O")], [("B-A", "O", "O")]) == 0.0
   assert scoring.entity_f1([("B-A", "O", "B-B"), ("B-A",)], [("B-A", "O", "B-C"), ("O",)]) == pytest.approx(2 / 5)
