@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax.data.lines import read_lines
-from electra_jax.errors import UserError
+from electra_jax.data.lines import read_pieces
+from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 
@@ -65,6 +65,12 @@ def make(name: str, config_task) -> Task:
   if config_task.write_test_predictions:
     _check_exists(_path(config_task, "test", version))
 
+  def read_split(split: str) -> list[Example]:
+    examples = read(_path(config_task, split, version), split)
+    if version == "v1.1":
+      check_answerable(examples)
+    return examples
+
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     context = example.texts[1]
     if known.get("context") != context:  # the questions about a context follow one another
@@ -76,8 +82,7 @@ def make(name: str, config_task) -> Task:
 
   return Task(
     name=name, head=HEADS[config_task.span_head], label_names=(), num_labels=2, splits=("train", "dev"),
-    test_splits=("test",), metric=config_task.metric or METRICS[version][0],
-    read=lambda split: read(_path(config_task, split, version), split),
+    test_splits=("test",), metric=config_task.metric or METRICS[version][0], read=read_split,
     featurize=featurize,
     decode=lambda outputs, features_, examples: decode(
       outputs, features_, examples, max_answer=config_task.max_answer_length, num_best=config_task.num_best),
@@ -111,11 +116,12 @@ def read(path: str, split: str) -> list[Example]:
   """
   _check_exists(path)
   try:
-    data = json.loads("\n".join(line for _, line in read_lines(path)))["data"]
+    data = json.loads("".join(read_pieces(path)))["data"]  # the official files are one line of 30 and 42 MB
     rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]
             for question in paragraph["qas"]]
-    found = [_example(context, question, path, split) for context, question in rows]
-  except (ValueError, KeyError, TypeError) as error:
+    found = [_example(context, question, f"{path}: question {question.get('id', f'number {number}')}", split)
+             for number, (context, question) in enumerate(rows, 1)]
+  except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
     if isinstance(error, UserError):
       raise
     raise UserError("A file is no SQuAD JSON", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
@@ -133,12 +139,27 @@ def read(path: str, split: str) -> list[Example]:
   return found
 
 
-def _example(context: str, question: Mapping[str, Any], path: str, split: str) -> Example:
-  where = f"{path}: question {question['id']}"
+def check_answerable(examples: Sequence[Example]) -> None:
+  """Raises a UserError where a question has no answer, which SQuAD 1.1 has no score for."""
+  unanswerable = [example.where for example in examples if example.label and not example.label.texts]
+  if unanswerable:
+    raise UserError("SQuAD 1.1 has no questions without an answer", got=f"{len(unanswerable):,} of {len(examples):,}, "
+                    f"the first: {unanswerable[0]}", allowed="an answer to each question, or SQuAD 2.0",
+                    fix="use --config=configs/finetune/squad.py:v2.0, or leave these questions out")
+
+
+def _example(context: str, question: Mapping[str, Any], where: str, split: str) -> Example:
   if not isinstance(context, str) or not context.strip():
     raise UserError("The context is empty", got=f"{where}: {context!r}", allowed="the text that holds the answer",
                     fix="correct the file")
-  answers = [] if question.get("is_impossible") or split == "test" else question["answers"]
+  _check_fields({"is_impossible": False, **question}, {
+    "id": (str, int), "question": (str,), "is_impossible": (bool,)}, where)
+  answers = []
+  if split != "test" and not question.get("is_impossible"):
+    _check_fields(question, {"answers": (list,)}, where)
+    answers = question["answers"]
+  for answer in answers:
+    _check_fields(answer, {"text": (str,), "answer_start": (int,)}, f"{where}, an answer")
   reference = Reference(tuple(answer["text"] for answer in answers), tuple(a["answer_start"] for a in answers))
   for text, start in zip(*reference):
     if split == "train" and (not text.strip() or context[start:start + len(text)] != text):
@@ -149,6 +170,15 @@ def _example(context: str, question: Mapping[str, Any], path: str, split: str) -
     raise UserError("A training question has no answer", got=where, allowed="an answer, or (v2.0) is_impossible: true",
                     fix="correct the file")
   return Example(str(question["id"]), (question["question"], context), None if split == "test" else reference, where)
+
+
+def _check_fields(row: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], where: str) -> None:
+  for name, allowed in types.items():
+    value = row.get(name)
+    if type(value) not in allowed:
+      raise UserError(f"The field {name!r} of a question is of another type", got=f"{where}: {name} is "
+                      f"{shorten(json.dumps(value), 80) if name in row else 'missing'}",
+                      allowed=" or ".join(one.__name__ for one in allowed), fix="correct the file")
 
 
 # ---- features ----

@@ -10,7 +10,7 @@ import pytest
 from configs import tiny
 from configs.finetune import squad as recipes
 from electra_jax import tasks
-from electra_jax.data import tokenizers
+from electra_jax.data import lines, tokenizers
 from electra_jax.errors import UserError
 from electra_jax.tasks import squad
 from electra_jax.tasks.contract import Example
@@ -203,6 +203,18 @@ BAD = {
   "no answer": (squad_json(("a", "q", None, 0), version="v1.1"), ["has no answer", "q0"]),
   "twice": (squad_json(("a", "q", None, 0)).replace("}]}]}]}", '}, {"id": "q0", "question": "q", "answers": [], '
                                                     '"is_impossible": true}]}]}]}'), ["occurs twice", "q0"]),
+  "question null": (squad_json(("a", None, "a", 0)), ["'question'", "question q0: question is null"]),
+  "question a list": (squad_json(("a", ["q"], "a", 0)), ["'question'", 'q0: question is ["q"]']),
+  "no question": (squad_json(("a", "q", "a", 0)).replace('"question"', '"query"'), [
+    "'question'", "q0: question is missing"]),
+  "no id": (squad_json(("a", "q", "a", 0)).replace('"id": "q0", ', ""), ["'id'", "question number 1: id is missing"]),
+  "context null": (squad_json((None, "q", "a", 0)), ["context is empty", "q0: None"]),
+  "answers null": (squad_json(("a", "q", "a", 0)).replace('[{"text": "a", "answer_start": 0}]', "null"), [
+    "'answers'", "q0: answers is null"]),
+  "an answer without text": (squad_json(("a", "q", 3, 0)), ["'text'", "q0, an answer: text is 3"]),
+  "a start that is text": (squad_json(("a", "q", "a", "0")), ["'answer_start'", 'q0, an answer: answer_start is "0"']),
+  "impossible in words": (squad_json(("a", "q", "a", 0)).replace("false", '"false"'), ["'is_impossible'", '"false"']),
+  "a question that is text": ('{"data": [{"paragraphs": [{"context": "a", "qas": ["q"]}]}]}', ["no SQuAD JSON"]),
   "no room": (squad_json(("a", "q " * 60, "a", 0)), ["leaves no room", "q0: 60 tokens"]),
 }
 
@@ -220,6 +232,24 @@ def test_bad_input_names_the_question(what, tmp_path):
     assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_version_1_has_an_answer_to_each_question(split, tmp_path):
+  """Its score is not defined without one: told before the training, not after it."""
+  text = squad_json(("a", "q ?", "a", 0), ("b", "q ?", None, 0))
+  with pytest.raises(UserError, match="questions without an answer") as caught:
+    task_of(tmp_path, text, "v1.1", split).read(split)
+  assert "1 of 2" in caught.value.got and "question q1" in caught.value.got and "squad.py:v2.0" in caught.value.fix
+  assert len(task_of(tmp_path, text, "v2.0", split).read(split)) == 2
+
+
+def test_the_official_files_are_one_line(tmp_path, monkeypatch):
+  monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 16)
+  context = "Anna built the mill. " * 60
+  text = squad_json(*[(context, f"q {number} ?", "Anna", 0) for number in range(100)])
+  assert len(text) > lines.MAX_LINE_BYTES and "\n" not in text
+  assert len(task_of(tmp_path, text).read("train")) == 100
+
+
 def test_the_hidden_test_set_has_no_label(tmp_path):
   text = squad_json(("a bc", "q ?", "bc", 2)).replace('"answers": [{"text": "bc", "answer_start": 2}], ', "")
   path = tmp_path / "other.json.gz"
@@ -231,6 +261,12 @@ def test_the_hidden_test_set_has_no_label(tmp_path):
   config.update(test_path=f"{path}.none", write_test_predictions=True)
   with pytest.raises(UserError, match="does not exist"):
     tasks.make(config)  # before the training, not after it
+
+
+def test_real_squad_1_has_an_answer_to_each_question(shared):
+  config = recipes.get_config("v1.1").task
+  config.dev_path = str(shared / "data/squad/dev-v1.1.rebuilt.json.gz")
+  assert len(tasks.make(config).read("dev")) == 10_505
 
 
 def test_real_squad_answers_are_slices(shared):
