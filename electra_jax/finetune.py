@@ -59,6 +59,8 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
   task = tasks.make(given.task)
   config_lib.resolve(complete(given, start, num_features=1))  # before minutes of reading
   data = read_data(task, start.tokenizer, given.task.max_length, given.task.max_train_examples)
+  for split in task.test_splits if given.task.write_test_predictions else ():
+    task.read(split)  # what is wrong in it is said before the training, not behind it
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
@@ -308,6 +310,7 @@ def describe(config, task: tasks.Task, data: dict[str, Split]) -> str:
   sizes = ", ".join(f"{len(data[split].examples):,} {split}" for split in task.splits)
   cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)
   note = f"; {cut:,} texts were cut to {config.task.max_length} tokens" if cut else ""
+  note += f"; {results.describe_left_out(task)}" if task.left_out else ""
   return (f"{task.name}: {sizes} examples, {config.train.num_steps} updates of {config.train.batch_size}, seeds "
           f"{config.seed} to {config.seed + config.task.num_seeds - 1}, {'random ' * config.task.from_scratch}"
           f"start from {config.task.init_from}{note}")

@@ -1,6 +1,7 @@
 """How fast is the run, and when will it end? The step timer (tokens/s, MFU) and the progress on the console."""
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -222,7 +223,8 @@ def describe(values: Mapping[str, float]) -> str:
   >>> describe({"mlm/loss": 6.1234, "rtd/loss": 0.3, "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
   'mlm/loss 6.123  rtd/loss 0.300  81.2k tokens/s  MFU 41.2 %'
   """
-  parts = [f"{name} {value:.3f}" for name, value in values.items() if name == "loss" or name.endswith("/loss")]
+  parts = [f"{name} {value:.3f}" if math.isfinite(value) else f"{name} not finite" for name, value in values.items()
+           if name == "loss" or name.endswith("/loss")]
   if "train/tokens_per_second" in values:
     parts.append(f"{tqdm.format_sizeof(values['train/tokens_per_second'])} tokens/s")
   if "train/mfu" in values:

@@ -5,6 +5,8 @@ import functools
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 
 import jax
@@ -13,7 +15,7 @@ import pytest
 
 from configs import tiny
 from configs.finetune import glue, own
-from electra_jax import checkpoints, finetune, predictions, pretrained
+from electra_jax import checkpoints, finetune, predictions, pretrained, tasks
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted, UserError
@@ -200,11 +202,41 @@ def test_eight_devices_train_as_one_does_and_split_what_the_mesh_says(name, sour
       assert part == (whole[0], whole[1] // sizes["fsdp"], whole[2] // sizes["tensor"])
 
 
-def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path):
+def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path, capsys):
   summary = finetune.finetune(recipe(source, optimizer__learning_rate=1e30, optimizer__clip_norm=0.0,
                                      task__num_epochs=0.8, task__num_seeds=1), str(tmp_path))
   assert summary["accuracy"]["num_failed"] == 1 and np.isnan(summary["accuracy"]["median"])
   assert checkpoints.saved_steps(str(tmp_path)) == []  # nothing that is not finite is ever the best run
+  shown = capsys.readouterr()
+  assert "loss not finite" in shown.err and "accuracy -  median -  (1 without a finite score)" in shown.err
+  assert not re.search(r"\b(nan|null)\b", shown.out + shown.err + (tmp_path / "results.md").read_text())
+
+
+def test_a_broken_test_file_is_told_before_the_training(source, tmp_path, monkeypatch):
+  (tmp_path / "test.csv").write_text("text\nthe cat sat\nthe cat, a dog\n")
+  monkeypatch.setattr(finetune, "train_group", lambda *_: pytest.fail("it was trained"))
+  c = recipe(source, task__test_path=str(tmp_path / "test.csv"), task__write_test_predictions=True)
+  with pytest.raises(UserError, match="too many columns"):
+    finetune.finetune(c, str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
+def test_lines_that_were_left_out_are_said(source, finished, tmp_path, capsys):
+  """Before the training and in results.md; a metric of questions that do not occur is no failed run."""
+  workdir, _ = finished
+  shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+  task = tasks.make(recipe(source).task)._replace(left_out={"a.tsv:3": "3 of 6 columns", "a.tsv:9": "4 of 6 columns"})
+  data = {split: predictions.Split(task.read(split), []) for split in task.splits}
+  config = config_lib.load(workdir)
+  assert finetune.describe(config, task, data).endswith("lines left out: 2, the first a.tsv:3 (3 of 6 columns)")
+  for seed in (0, 1):
+    result = results.read_json(str(tmp_path / "seeds" / f"{seed}.json"))
+    result["scores"]["high"] = np.nan
+    results.write_json(str(tmp_path / "seeds" / f"{seed}.json"), result)
+  summary = results.conclude(config, task, str(tmp_path), print)
+  assert summary.keys() == {"accuracy"} and summary["accuracy"]["num_failed"] == 0
+  for text in (capsys.readouterr().out, (tmp_path / "results.md").read_text()):
+    assert "lines left out: 2, the first a.tsv:3 (3 of 6 columns)" in text and "nan" not in text
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -33,15 +33,17 @@ BINARY_MAGIC = {
 }
 
 
-def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file, any_length: bool = False
+               ) -> Iterator[tuple[int, str]]:
   """(line number from 1, line without its end) of a text file, which a suffix of COMPRESSIONS unpacks.
 
   A UTF-8 byte order mark and NUL characters are dropped.
 
   Raises:
-    UserError: the file cannot be read, is binary or not UTF-8, is truncated, or has a line over MAX_LINE_BYTES.
+    UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
+      MAX_LINE_BYTES.
   """
-  yield from _numbered_lines(_chunks(path, open_file), path)
+  yield from _numbered_lines(_chunks(path, open_file), path, any_length)
 
 
 def read_pieces(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> Iterator[str]:
@@ -53,7 +55,7 @@ def read_pieces(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> 
     try:
       yield decoder.decode(chunk, final=not chunk)
     except UnicodeDecodeError as error:
-      raise UserError("A corpus file is not UTF-8", got=f"{path}: {error.reason} at or behind byte offset {offset}",
+      raise UserError("A file is not UTF-8", got=f"{path}: {error.reason} at or behind byte offset {offset}",
                       allowed="UTF-8 text", fix=_CONVERT) from error
     offset += len(chunk)
 
@@ -71,7 +73,7 @@ def _chunks(path: str, open_file: Callable[[str], BinaryIO]) -> Iterator[bytes]:
     with open_file(path) as file:
       yield from unpack(file, path)
   except OSError as error:
-    raise UserError("A corpus file cannot be read", got=f"{path}: {error.strerror or error}",
+    raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
                     allowed="a readable file", fix="check the file's permissions and its disk") from error
 
 
@@ -84,7 +86,7 @@ def universal_split(text: str) -> list[str]:
   return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, str]]:
+def _numbered_lines(chunks: Iterator[bytes], path: str, any_length: bool) -> Iterator[tuple[int, str]]:
   """(line number from 1, line without its end). Offsets in errors count the unpacked bytes."""
   pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
   for chunk in _joined_head(chunks):
@@ -104,7 +106,7 @@ def _numbered_lines(chunks: Iterator[bytes], path: str) -> Iterator[tuple[int, s
       yield from enumerate(lines, count + 1)
       count += len(lines)
       offset += end
-    if len(pending) > MAX_LINE_BYTES:
+    if len(pending) > MAX_LINE_BYTES and not any_length:
       limit = f"{MAX_LINE_BYTES / 2**20:g} MiB"
       raise UserError("A line is too long for text", got=f"{path}:{count + 1} (byte offset {offset}): more than "
                       f"{limit} without a line break", allowed=f"lines up to {limit}",
@@ -130,7 +132,7 @@ def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
     text = data.decode("utf-8")
   except UnicodeDecodeError as error:
     line = lines_before + len(universal_split(data[:error.start].decode("utf-8")))
-    raise UserError("A corpus file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
+    raise UserError("A file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
                     f"{offset + error.start}, line {line} ({error.reason})", allowed="UTF-8 text",
                     fix=_CONVERT) from error
   return text.replace("\0", "") if "\0" in text else text
@@ -141,11 +143,15 @@ def _check_text(head: bytes, path: str) -> None:
     raise _no_text(path, "it begins like a tar archive")
   for magic, name in BINARY_MAGIC.items():
     if head.startswith(magic):
-      raise _no_text(path, f"it begins like {name} (byte offset 0: {head[:4].hex(' ')})")
+      got = f"it begins like {name} (byte offset 0: {head[:4].hex(' ')})"
+      if name == "UTF-16":
+        raise UserError("A file is in UTF-16, not in UTF-8", got=f"{path}: {got}", allowed="UTF-8 text",
+                        fix=_CONVERT.replace("LATIN1", name))
+      raise _no_text(path, got)
 
 
 def _no_text(path: str, got: str) -> UserError:
-  return UserError("A corpus file is binary, not text", got=f"{path}: {got}",
+  return UserError("A file is binary, not text", got=f"{path}: {got}",
                    allowed="UTF-8 text or JSONL, plain, .gz or .zst",
                    fix="convert it to text, or leave it out with a glob: --config.data.path='DIR/**/*.txt'")
 

@@ -25,6 +25,8 @@ class Row(NamedTuple):
   test_splits: tuple[str, ...] = ("test",)
   submissions: tuple[str, ...] = ()  # file names, in the order of test_splits
   num_test: tuple[int, ...] = ()  # lines that the test server expects
+  has_short_rows: bool = False  # training and dev rows with too few columns, which everybody leaves out
+  no_label: str | None = None  # what stands for the label where the annotators did not agree; left out as well
 
 
 NOT_ENTAILED = ("entailment", "not_entailment")
@@ -40,11 +42,12 @@ GLUE: dict[str, Row] = {
   "stsb": Row("STS-B", ("sentence1", "sentence2"), ("spearman", "pearson"), (), label_column="score",
               submissions=("STS-B.tsv",), num_test=(1379,)),
   "qqp": Row("QQP", ("question1", "question2"), ("accuracy", "f1"), ZERO_ONE, label_column="is_duplicate",
-             id_column="id", tfds_columns=("question1", "question2"), submissions=("QQP.tsv",), num_test=(390965,)),
+             id_column="id", tfds_columns=("question1", "question2"), submissions=("QQP.tsv",), num_test=(390965,),
+             has_short_rows=True),
   "mnli": Row("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
               label_column="gold_label", tfds_columns=("premise", "hypothesis"),
               splits=("train", "dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched", "ax"),
-              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104)),
+              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104), no_label="-"),
   "qnli": Row("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
               submissions=("QNLI.tsv",), num_test=(5463,)),
   "rte": Row("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
@@ -70,17 +73,21 @@ PAPER = {
 
 def make(name: str, config_task) -> Task:
   """The task of a row of GLUE; `config_task` is the `task` branch of the config."""
-  row = GLUE[name]
-  return sentences.make(
+  row, left_out = GLUE[name], {}
+  task = sentences.make(
     name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
-    read=lambda split: read(name, split, config_task.data_dir),
+    read=lambda split: read(name, split, config_task.data_dir, left_out),
     submission=lambda split, predictions, examples: submission(name, split, predictions, examples))
+  return task._replace(left_out=left_out)
 
 
-def read(name: str, split: str, data_dir: str) -> list[Example]:
+def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None = None) -> list[Example]:
   """The examples of a split: official TSV files or JSONL under `data_dir`, or `tfds:glue` (`data_dir`).
 
   JSONL: FOLDER/SPLIT.jsonl with "label" and the columns of TFDS.
+
+  Args:
+    left_out: where lines that the field leaves out are put down: "file:line" -> why.
 
   Raises:
     UserError: a file, column or label is missing or wrong; file and line are named.
@@ -97,8 +104,14 @@ def read(name: str, split: str, data_dir: str) -> list[Example]:
   label_column, id_column = row.label_column, row.id_column
   if ".jsonl" in os.path.basename(path):
     columns, label_column, id_column = row.tfds_columns, "label", "idx"
-  return [_example(row, record, columns, label_column, id_column, {}, labelled=split not in row.test_splits,
-                   number=number) for number, record in enumerate(read_records(path, header))]
+  labelled, left_out = split not in row.test_splits, {} if left_out is None else left_out
+  examples = []
+  for record in read_records(path, header, left_out if labelled and row.has_short_rows else None):
+    if labelled and row.no_label is not None and record.values.get(label_column) == row.no_label:
+      left_out[record.where] = f"{label_column} is {row.no_label}"
+    else:
+      examples.append(_example(row, record, columns, label_column, id_column, {}, labelled, len(examples)))
+  return examples
 
 
 def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:

@@ -1,10 +1,11 @@
-"""How does one fine-tune on data of one's own? JSONL, CSV or TSV with a text (or two) and a label, score or tags."""
+"""A user's own data: JSON lines, CSV or TSV with a text (or two) and a label, score or tags."""
 
 import random
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 
 from electra_jax.errors import UserError
-from electra_jax.tasks import sentences
+from electra_jax.tasks import scoring, sentences
 from electra_jax.tasks.contract import Example, Task
 from electra_jax.tasks.records import Record, read_records
 
@@ -22,7 +23,7 @@ def make(name: str, config_task) -> Task:
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
   is_regression, is_tagging = name == "own_regression", name == "own_tagging"
-  fields = tuple(config_task.text_fields.split(","))
+  fields = tuple(field.strip() for field in config_task.text_fields.split(","))
   records = read_records(config_task.train_path)
   labels = () if is_regression else _labels(records, config_task.label_field, is_tagging)
 
@@ -48,23 +49,54 @@ def make(name: str, config_task) -> Task:
 
 
 def _labels(records: Sequence[Record], label_field: str, is_tagging: bool) -> tuple[str, ...]:
-  found = set()
+  first: dict[str, str] = {}  # label -> where it is met first
+  types: dict[type, str] = {}  # likewise of each type of JSON
   for record in records:
     value = record.get(label_field)
-    found |= set(_list(value, record.where)) if is_tagging else {sentences.label_name(value)}
-  if None in found:
-    where = next(r.where for r in records if sentences.label_name(r.get(label_field)) is None)
-    raise UserError("A training example has no label", got=f"{where}: {label_field} is null", allowed="a label's name",
-                    fix="correct the line, or leave it out")
-  if len(found) < 2:
-    raise UserError("There is nothing to tell apart", got=f"only the label {next(iter(found))!r} in {records[0].where}",
+    for one in _list(value, record.where) if is_tagging else [value]:
+      first.setdefault(sentences.label_name(one, record.where), record.where)
+      types.setdefault(type(one), record.where)
+  if len(types) > 1:
+    shown = ", ".join(f"{kind.__name__} in {where}" for kind, where in types.items())
+    raise UserError("Labels are of several types", got=shown, allowed="strings, integers or booleans, one of them",
+                    fix="write all labels alike")
+  alike: dict = {}
+  for name in first:
+    other = alike.setdefault(_spelling(name), name)
+    if other != name:
+      raise UserError("Two labels differ only in their spelling", got=f"{other!r} in {first[other]}, {name!r} in "
+                      f"{first[name]}", allowed="one spelling of each number and character", fix="write them alike")
+  if is_tagging:
+    _check_prefixes(first)
+  if len(first) < 2:
+    raise UserError("There is nothing to tell apart", got=f"only the label {next(iter(first))!r} in {records[0].where}",
                     allowed="at least two labels in the training file", fix="check --config.task.label_field")
-  return tuple(sorted(found))
+  return tuple(sorted(first))
+
+
+def _check_prefixes(first: Mapping[str, str]) -> None:
+  """Raises where a type of entity has a prefix that does not go with its others, such as M-LOC with I-LOC."""
+  scheme = scoring.scheme_of(first)
+  split = {tag: match.groups() for tag in first if (match := scoring.TAG.fullmatch(tag)) and match[2]}
+  kinds = {kind for prefix, kind in split.values() if prefix in scheme}
+  for tag, (prefix, kind) in split.items():
+    if prefix not in scheme and kind in kinds:
+      raise UserError("The prefix of a tag is of another scheme than the other tags'", got=f"{first[tag]}: {tag!r}",
+                      allowed="BIO (IOB2), IOB1, BIOES, BILOU, BMES or BMEWO, one of them",
+                      fix="write all tags in one scheme")
+
+
+def _spelling(name: str) -> float | str:
+  """The same for "1" and "1.0", and for an accented letter in one code point or two."""
+  return float(name) if sentences.NUMBER.fullmatch(name) else unicodedata.normalize("NFC", name)
 
 
 def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
               labels: Sequence[str]) -> Example:
   texts = tuple(sentences.text_of(record, field) for field in fields)
+  if not any(text.strip() for text in texts):
+    raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
+                    allowed="text with at least one visible character", fix="correct the line, or leave it out")
   label = None if label_field is None else sentences.parse_label(record.get(label_field), labels, record.where)
   return Example(str(record.values.get("id", number)), texts, label, record.where)
 

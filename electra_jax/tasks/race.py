@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from electra_jax.data import tables
 from electra_jax.errors import UserError
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
-from electra_jax.tasks.records import READERS, Record, read_records
+from electra_jax.tasks.records import Record
 
 LEVELS = ("middle", "high")
 METRICS = ("accuracy", *LEVELS)  # of `score`; the first one decides between runs
@@ -48,8 +49,8 @@ def read(data_dir: str, split: str) -> list[Example]:
   Raises:
     UserError: there is no file, a passage is broken or an answer is no letter; file and line are named.
   """
-  found = [(level, record) for level in LEVELS for path in _files(data_dir, split, level)
-           for record in (READERS[".jsonl"](path, None) if path.endswith(".txt") else read_records(path))]
+  found = [(level, Record(values, f"{path}:{number}")) for level in LEVELS for path in _files(data_dir, split, level)
+           for number, values in tables.read(path, kind="jsonl")]
   if not found:
     raise UserError("A data file does not exist", got=os.path.join(data_dir, f"{split}.middle.jsonl"),
                     allowed=f"{split}/middle/*.txt, {split}/high/*.txt, or {split}.middle.jsonl, {split}.high.jsonl "
@@ -65,17 +66,24 @@ def _files(data_dir: str, split: str, level: str) -> list[str]:
 
 def _examples(record: Record, level: str) -> list[Example]:
   """One for each question of a passage."""
-  passage, questions, options, answers = (record.get(name) for name in ("article", "questions", "options", "answers"))
-  if not (isinstance(passage, str) and len(questions) == len(options) == len(answers)):
+  passage, *lists = (record.get(name) for name in ("article", "questions", "options", "answers"))
+  if not (isinstance(passage, str) and all(isinstance(one, list) for one in lists)
+          and len(lists[0]) == len(lists[1]) == len(lists[2])):
+    shown = (f"{len(one)} {name}" if isinstance(one, list) else f"{name}: {one!r}"
+             for name, one in zip(("questions", "options", "answers"), lists))
     raise UserError("A passage has not one list of options and one answer for each question",
-                    got=f"{record.where}: {len(questions)} questions, {len(options)} options, {len(answers)} answers",
-                    allowed="as many of each", fix="correct the line")
+                    got=f"{record.where}: {', '.join(shown)}", allowed="a text as article, and as many of each",
+                    fix="correct the line")
   found = []
-  for number, (question, choices, answer) in enumerate(zip(questions, options, answers)):
-    if len(choices) != len(LETTERS) or answer not in LETTERS:
+  for number, (question, choices, answer) in enumerate(zip(*lists)):
+    if not (isinstance(choices, list) and len(choices) == len(LETTERS) and answer in LETTERS):
+      count = len(choices) if isinstance(choices, list) else "no list of"
       raise UserError("A question has not four options, or its answer is none of them",
-                      got=f"{record.where}: question {number}, {len(choices)} options, answer {answer!r}",
+                      got=f"{record.where}: question {number}, {count} options, answer {answer!r}",
                       allowed="four options and one of " + ", ".join(LETTERS), fix="correct the line")
+    if not all(isinstance(text, str) for text in (question, *choices)):
+      raise UserError("A question or option is no text", got=f"{record.where}: question {number}: {question!r}, "
+                      f"{choices!r}", allowed="strings", fix="correct the line")
     found.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(choices), level), answer,
                          record.where))
   return found

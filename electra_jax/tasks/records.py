@@ -1,12 +1,10 @@
-"""How does a data set's file become records? TSV, CSV and JSONL line by line, and TFDS; each record knows its place."""
+"""Records of a data set: the lines of TSV, CSV and JSON-lines files, or of TFDS; each record knows its place."""
 
-import csv
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from electra_jax.data.lines import read_lines
+from electra_jax.data import tables
 from electra_jax.errors import UserError, named
 
 
@@ -30,87 +28,25 @@ class Record(NamedTuple):
     return self.values[column]
 
 
-def read_records(path: str, header: Sequence[str] | None = None) -> list[Record]:
-  """All records of a .tsv, .csv or .jsonl file, which may be packed (.gz, .zst).
-
-  TSV as GLUE's: quotes mean nothing. CSV: quotes as in RFC 4180. Blank lines are passed over.
-
-  Args:
-    header: column names of a file without a header line.
+def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[str, str] | None = None
+                 ) -> list[Record]:
+  """All records of a file, as `tables.read` reads them; the arguments are its.
 
   Raises:
-    UserError: there is no such file or record, or a line is broken; file and line are named.
+    UserError: there is no such file or record, or a record is broken; file and line are named.
   """
-  name = path.removesuffix(".gz").removesuffix(".zst")
-  kind = os.path.splitext(name)[1]
-  if kind not in READERS:
-    raise UserError("The kind of a data file is unknown", got=path, allowed=", ".join(READERS) + ", also .gz, .zst",
-                    fix="rename or convert the file")
+  if not tables.kind_of(path):
+    raise UserError("The kind of a data file is unknown", got=path,
+                    allowed=", ".join(tables.KINDS) + ", also .gz, .zst", fix="rename or convert the file")
   if not os.path.exists(path):
     raise UserError("A data file does not exist", got=path, allowed="a readable file",
                     fix="check --config.task.data_dir, train_path, dev_path and test_path")
-  records = list(READERS[kind](path, header))
+  records = [Record(values, f"{path}:{number}")
+             for number, values in tables.read(path, header, left_out=left_out)]
   if not records:
-    raise UserError("A data file has no example", got=f"{path}:1: empty behind the header",
+    raise UserError("A data file has no example", got=f"{path}:1: nothing behind the header that can be used",
                     allowed="at least one example", fix="check the file; it may have been cut off")
   return records
-
-
-def _tsv(path: str, header: Sequence[str] | None) -> Iterator[Record]:
-  for number, line in read_lines(path):
-    if not line.strip():
-      continue
-    values = line.split("\t")
-    if header is None:
-      header = values
-      continue
-    if len(values) < len(header):
-      raise _ragged(f"{path}:{number}", len(values), header)
-    yield Record(dict(zip(header, values)), f"{path}:{number}")
-
-
-def _csv(path: str, header: Sequence[str] | None) -> Iterator[Record]:
-  numbered = {"line": 0}
-
-  def lines() -> Iterator[str]:
-    for number, line in read_lines(path):
-      numbered["line"] = number
-      yield line + "\n"
-
-  for values in csv.reader(lines()):
-    where = f"{path}:{numbered['line']}"
-    if not values:
-      continue
-    if header is None:
-      header = values
-      continue
-    if len(values) < len(header):
-      raise _ragged(where, len(values), header)
-    yield Record(dict(zip(header, values)), where)
-
-
-def _jsonl(path: str, header: Sequence[str] | None) -> Iterator[Record]:
-  del header
-  for number, line in read_lines(path):
-    if not line.strip():
-      continue
-    try:
-      values = json.loads(line)
-    except ValueError as error:
-      values = str(error)
-    if not isinstance(values, dict):
-      raise UserError("A line is no JSON object", got=f"{path}:{number}: {str(values)[:80]}",
-                      allowed='one object a line: {"text": "...", "label": "..."}', fix="correct the line")
-    yield Record(values, f"{path}:{number}")
-
-
-READERS = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}
-
-
-def _ragged(where: str, found: int, header: Sequence[str]) -> UserError:
-  missing = named(header[found:])
-  return UserError("A line has too few columns", got=f"{where}: {found} of {len(header)}, without {missing}",
-                   allowed="as many as the header", fix="correct the line, or fetch the file again")
 
 
 def read_tfds(name: str, split: str, data_dir: str = "") -> list[Record]:

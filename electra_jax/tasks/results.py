@@ -158,12 +158,16 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
   wanted = range(config.seed, config.seed + config.task.num_seeds)
   runs = [run for run in load(workdir) if run["seed"] in wanted]
-  summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in runs[0]["scores"]}
+  # A metric of a kind of questions that the set does not have is none of a failed run: it has no row.
+  names = [name for name in runs[0]["scores"]
+           if name == task.metric or any(math.isfinite(run["scores"][name]) for run in runs)]
+  summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in names}
   if jax.process_index():
     return summary
   members = ensembles.choose([(workdir, run) for run in runs], task.metric, len(runs))
   together = ensembles.score(task, members)
   text = tables.results_table(config, task, runs, summary, together)
+  text += f"\nOf the files: {describe_left_out(task)}.\n" if task.left_out else ""
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(text)
   write_json(os.path.join(workdir, "results.json"), {"task": task.name, "summary": summary, "ensemble": together,
@@ -183,9 +187,16 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
 def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -> str:
   """The dev scores of all seeds in one line."""
   values = [row[task.metric] for row in scores]
-  shown = " ".join(f"{100 * value:.1f}" for value in values)
-  median = 100 * scoring.summarise(values)["median"]
-  return f"dev at step {step}/{num_steps}: {task.metric} {shown}  median {median:.1f}"
+  found = scoring.summarise(values)
+  failed = f"  ({found['num_failed']} without a finite score)" if found["num_failed"] else ""
+  return (f"dev at step {step}/{num_steps}: {task.metric} {' '.join(map(tables.percent, values))}  "
+          f"median {tables.percent(found['median'])}{failed}")
+
+
+def describe_left_out(task: Task) -> str:
+  """How many lines `Task.read` has passed over, and one of them."""
+  where, why = next(iter(task.left_out.items()))
+  return f"lines left out: {len(task.left_out):,}, the first {where} ({why})"
 
 
 def write_json(path: str, value) -> None:

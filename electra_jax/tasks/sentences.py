@@ -1,15 +1,19 @@
 """How are sentences and pairs classified, rated or tagged? What GLUE and a user's own data have in common."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from electra_jax.data import tables
 from electra_jax.errors import UserError, named
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
 
+MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has gone through NumPy or pandas
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
          test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None) -> Task:
@@ -42,7 +46,7 @@ def make_tagging(name: str, config_task, *, labels: Sequence[str], metrics: Sequ
     name=name, head="tagging", label_names=tuple(labels), num_labels=len(labels), splits=tuple(splits),
     test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
     decode=lambda outputs, features_, examples: decode_tags(outputs, features_, examples, labels),
-    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples]))
+    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples], labels))
 
 
 def decode(outputs: Outputs, labels: Sequence[str]) -> list:
@@ -88,30 +92,52 @@ def parse_label(value, labels: Sequence[str], where: str) -> str | float:
   """A label's name as in `labels`, or without these a finite number.
 
   Raises:
-    UserError: the label is unknown or no number; file and line are named.
+    UserError: the label is missing, unknown or no number; file and line are named.
   """
-  if labels:
-    name = label_name(value)
-    if name not in labels:
-      raise UserError("A label is unknown", got=f"{where}: {value!r}", allowed=named(labels),
-                      fix="correct the line; a set without labels can only be predicted, not trained or scored on")
-    return name
-  try:
-    number = float(value)
-  except (TypeError, ValueError):
-    number = math.nan
-  if not math.isfinite(number):
-    raise UserError("A score is no number", got=f"{where}: {value!r}", allowed="a finite number",
-                    fix="correct the line; a set without scores can only be predicted (test), not trained or scored on")
-  return number
+  if not labels:
+    return parse_score(value, where)
+  name = label_name(value, where)
+  if name not in labels:
+    raise UserError("A label is unknown", got=f"{where}: {value!r}", allowed=named(labels),
+                    fix="correct the line; a set without labels can only be predicted, not trained or scored on")
+  return name
 
 
-def label_name(value) -> str | None:
-  """JSON's 1 and true become "1" and "true"; None stays.
+def label_name(value, where: str) -> str:
+  """JSON's 1 and true become "1" and "true".
 
-  >>> label_name(1), label_name(True), label_name("yes"), label_name(None)
-  ('1', 'true', 'yes', None)
+  Raises:
+    UserError: the label is missing, no scalar, or begins or ends with something that cannot be seen.
+
+  >>> label_name(1, "a.jsonl:1"), label_name(True, "a.jsonl:2"), label_name("yes", "a.jsonl:3")
+  ('1', 'true', 'yes')
   """
   if isinstance(value, bool):
     return str(value).lower()
-  return None if value is None else str(value)
+  if isinstance(value, list | dict):
+    raise UserError("A label is no name", got=f"{where}: a {type(value).__name__}, {value!r}",
+                    allowed="one string, number or boolean an example", fix="choose one label, or correct the line")
+  if value is None or str(value).strip().casefold() in MISSING:
+    raise UserError("An example has no label", got=f"{where}: {value!r}", allowed="a label's name",
+                    fix="correct the line, or leave it out")
+  if tables.is_padded(str(value)):
+    raise UserError("A label begins or ends with a blank or an invisible character", got=f"{where}: {value!r}",
+                    allowed="the same spelling in every line", fix="correct the line")
+  return str(value)
+
+
+def parse_score(value, where: str) -> float:
+  """A finite number, as JSON has it or written with digits and a decimal point.
+
+  Raises:
+    UserError: it is none; file and line are named.
+  """
+  is_number = NUMBER.fullmatch(value.strip()) if isinstance(value, str) else type(value) in (int, float)
+  try:
+    number = float(value) if is_number else math.nan
+  except OverflowError:  # an integer of JSON may have any length
+    number = math.inf
+  if not math.isfinite(number):
+    raise UserError("A score is no number", got=f"{where}: {value!r}", allowed="a finite number, with a decimal point",
+                    fix="correct the line; a set without scores can only be predicted (test), not trained or scored on")
+  return number

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from electra_jax import inference
 from electra_jax import main as main_lib
-from electra_jax.data import lines
+from electra_jax.data import lines, tables
 from electra_jax.errors import UserError
 from electra_jax.tools import predict_screen
 from electra_jax.tools.predict_tasks import TASKS, Task, ask, items_of
@@ -40,15 +40,16 @@ means "probably replaced". A sentence that begins with a dash goes behind `--`. 
 set, [brackets] take the place of colours. At a terminal, without a sentence or --input, it asks for one after another.
 
 FOLDER: an export, or published weights with their vocabulary beside them: Hugging Face's, a released TensorFlow
-checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl; answers are JSON lines
-with the number of the line they answer. --task says what is asked."""
+checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl, .csv and .tsv
+with a field or column of each name; answers are JSON lines with the number of the line they answer. --task says what
+is asked."""
 
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
 
 def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
                    ) -> Iterator[tuple[int, dict[str, Any]]]:
-  """(line number from 1, {field: text}) of a text file, one a line, or of a .jsonl file; blank lines are left out.
+  """(line number from 1, {field: text}) of a text file, one a line, or of a table (`data.tables`); no blank lines.
 
   A line of text is the first field, so it will do only where there is no other. Fields in `lists` may be lists of
   texts.
@@ -57,28 +58,23 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     UserError: the file is missing or no text, or a record lacks a field.
   """
   example = json.dumps({field: ["Some", "text."] if field in lists else "Some text." for field in fields})
-  is_json = path.removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".json"))
-  if not os.path.isfile(path) or (len(fields) > 1 and not is_json):
-    raise UserError("The --input file does not exist" if is_json or len(fields) == 1 else "--input is no .jsonl file",
-                    got=path, allowed="a .txt file with a sentence a line, or .jsonl" if len(fields) == 1 else
-                    f".jsonl with lines like {example}", fix="check the path")
-  for number, line in lines.read_lines(path):
-    if not line.strip():
-      continue
-    item = {fields[0]: line}
-    if is_json:
-      try:
-        record = json.loads(line)
-        item = {field: record[field] for field in (*fields, *(field for field in optional if field in record))}
-        for field, value in item.items():
-          parts = value if field in lists and isinstance(value, list) else [value]
-          if not all(isinstance(part, str) for part in parts):
-            raise TypeError(f"the field {field!r} holds no text")
-      except (ValueError, KeyError, TypeError) as error:
-        raise UserError("A line of --input cannot be used", got=f"{path}:{number}: {error!r}",
+  kinds, is_table = ", ".join(tables.KINDS), tables.kind_of(path) is not None
+  if not os.path.isfile(path) or (len(fields) > 1 and not is_table):
+    raise UserError("The --input file does not exist" if is_table or len(fields) == 1 else "--input is no .jsonl file",
+                    got=path, allowed=f"a .txt file with a sentence a line, or {kinds}" if len(fields) == 1 else
+                    f"records like {example} in {kinds}", fix="check the path")
+  if not is_table:
+    yield from ((number, {fields[0]: line}) for number, line in lines.read_lines(path) if line.strip())
+    return
+  for number, values in tables.read(path):
+    item = {field: values.get(field) for field in (*fields, *(field for field in optional if field in values))}
+    for field, value in item.items():
+      parts = value if field in lists and isinstance(value, list) else [value]
+      if not all(isinstance(part, str) for part in parts):
+        what = f"the field {field!r} holds no text" if field in values else f"there is no field {field!r}"
+        raise UserError("A record of --input cannot be used", got=f"{path}:{number}: {what}",
                         allowed=f"records like {example}" + " (data.text_field of the run)" * (len(fields) == 1),
-                        fix="correct the line" + ", or give a .txt file with a sentence a line" * (len(fields) == 1)
-                        ) from error
+                        fix="correct the line" + ", or give a .txt file with a sentence a line" * (len(fields) == 1))
     yield number, item
 
 
@@ -148,8 +144,8 @@ def json_line(number: int, one: Any, task: Task) -> str:
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
-  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or JSONL with the run's data.text_field; "
-                      ".gz and .zst are unpacked.")
+  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the run's "
+                      "data.text_field; .gz and .zst are unpacked.")
   flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
     f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
   flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")

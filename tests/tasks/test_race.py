@@ -92,6 +92,11 @@ BAD = {
   "no article": ({"article": None}, ["not one list", "train.high.jsonl:1"]),
   "three options": ({"options": [["a", "b", "c"]] * 2}, ["not four options", "question 0, 3 options"]),
   "unknown answer": ({"answers": ["B", "E"]}, ["none of them", "question 1", "'E'"]),
+  "questions null": ({"questions": None}, ["not one list", "train.high.jsonl:1: questions: None, 2 options"]),
+  "a question null": ({"questions": ["q", None]}, ["is no text", "question 1"]),
+  "options no lists": ({"options": ["abcd", "abcd"]}, ["not four options", "no list of options"]),
+  "an option null": ({"options": [["a", "b", "c", None]] * 2}, ["is no text", "question 0"]),
+  "an answer a list": ({"answers": ["B", ["D"]]}, ["none of them", "question 1"]),
   "answer missing": ({"answers": ["B"]}, ["one answer for each", "2 questions, 2 options, 1 answers"]),
 }
 

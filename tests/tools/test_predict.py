@@ -199,10 +199,37 @@ def test_a_terminal_is_asked_until_an_empty_line(run, monkeypatch, capsys):
   assert "too long" in said  # and it goes on
 
 
-def test_questions_of_several_fields_come_from_json_lines(tmp_path):
-  (tmp_path / "in.jsonl").write_text('{"context": "A cat.", "question": "Who?", "id": 3}\n')
-  assert list(predict.read_questions(str(tmp_path / "in.jsonl"), ("question", "context"))) == [
-    (1, {"question": "Who?", "context": "A cat."})]
+QUESTIONS = [("in.jsonl", '{"context": "A cat.", "question": "Who?", "id": 3}\n', 1),
+             ("in.csv", 'context,id,question\n\n"A cat.",3,Who?\n', 3),
+             ("in.TSV", "question\tcontext\nWho?\tA cat.\n", 2),
+             ("in.json", '\n{"question": "Who?", "context": "A cat."}\n', 2)]
+
+
+@pytest.mark.parametrize("name, content, line", QUESTIONS)
+def test_questions_of_several_fields_come_from_tables(tmp_path, name, content, line):
+  (tmp_path / name).write_text(content)
+  assert list(predict.read_questions(str(tmp_path / name), ("question", "context"))) == [
+    (line, {"question": "Who?", "context": "A cat."})]
+
+
+def test_questions_of_several_fields_do_not_come_from_text(tmp_path):
   (tmp_path / "in.txt").write_text("Who?\n")
   with pytest.raises(UserError, match=r"no \.jsonl file"):
     list(predict.read_questions(str(tmp_path / "in.txt"), ("question", "context")))
+
+
+@pytest.mark.parametrize("name, content, said", [
+  ("in.csv", "question,context\nWho?,A cat,\n", "in.csv:2: 3 fields"),
+  ("in.csv", 'question,context\n"Who?,A cat\n', "in.csv:2: the quote"),
+  ("in.csv", "question;context\nWho?;A cat\n", "in.csv:1: 'question;context'"),
+  ("in.tsv", "question\nWho?\n", "in.tsv:2: there is no field 'context'"),
+  ("in.jsonl", '{"question": "Who?", "context": null}\n', "in.jsonl:1: the field 'context' holds no text"),
+  ("in.jsonl", '{"question": NaN, "context": "A cat."}\n', "in.jsonl:1: the field 'question' holds no text"),
+  ("in.jsonl", '{"question": ["Who?"], "context": "A cat."}\n', "in.jsonl:1: the field 'question' holds no text"),
+  ("in.json", '[{"question": "Who?"}]\n', "in.json:1: of type list"),
+])
+def test_questions_are_read_strictly(tmp_path, name, content, said):
+  (tmp_path / name).write_text(content)
+  with pytest.raises(UserError) as caught:
+    list(predict.read_questions(str(tmp_path / name), ("question", "context")))
+  assert said in caught.value.got
