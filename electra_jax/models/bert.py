@@ -63,6 +63,11 @@ class Bert(nn.Module):
     for name in self.head_names:
       setattr(self, name, HEADS[name](c))
 
+  def initializer_range_of(self, name: str) -> float:
+    """Standard deviation of the initial matrices of a part."""
+    del name
+    return self.config.initializer_range
+
   def token_table(self) -> Float[Array, "vocab embed"]:
     """This network's own token embeddings."""
     return self.embeddings.token()

@@ -46,6 +46,10 @@ class Electra(nn.Module):
     elif self.generator_config is not None:
       self.generator = Bert(self.generator_config, head_names=self.generator_heads)
 
+  def initializer_range_of(self, name: str) -> float:
+    """Standard deviation of the initial matrices of a network."""
+    return (self.generator_config if name == "generator" else self.encoder_config).initializer_range
+
   def generator_table(self) -> Float[Array, "vocab embed"]:
     """The token embeddings that the generator reads and predicts with."""
     owner = self.generator if self.weight_tying == "none" else self.encoder

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from electra_jax.models import heads
+from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
@@ -75,7 +75,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
                                 generator_heads=("mlm_head", "baseline_head"))
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)

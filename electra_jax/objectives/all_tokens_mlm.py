@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from electra_jax.models import initial
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
@@ -62,7 +63,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum(), "all": batch["attention_mask"].sum()}

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
@@ -35,7 +36,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   generate = generators.make(model, config_generator, config_objective, token_counts)
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   def count_targets(batch):
     return {**rtd.count_targets(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}

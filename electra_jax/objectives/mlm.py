@@ -1,5 +1,6 @@
 """BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
 
+from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
@@ -13,7 +14,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   model = Bert(transformer, head_names=("mlm_head",))
 
   def init(rng, batch):
-    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_logits")["params"]}
+    return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_logits")}
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}

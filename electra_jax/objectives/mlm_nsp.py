@@ -1,5 +1,6 @@
 """The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
 
+from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
@@ -16,7 +17,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   model = Bert(transformer, head_names=("mlm_head", "nsp_head"))
 
   def init(rng, batch):
-    return {"encoder": model.init(rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")["params"]}
+    return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")}
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum(), "nsp": (batch["nsp_label"] >= 0).sum()}

@@ -2,6 +2,7 @@
 
 import jax
 
+from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
@@ -30,7 +31,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}

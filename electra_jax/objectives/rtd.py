@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
 from electra_jax.objectives.contract import Batch, LossFn, Metrics, Objective, Phase
@@ -28,7 +29,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   loss = make_loss(model, generate, config_objective.mlm_weight, config_objective.rtd_weight, judged)
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, rtd
 from electra_jax.objectives.contract import Objective, Phase
@@ -29,7 +30,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   generate = generators.make(model, config_generator, config_objective, token_counts)
 
   def init(rng, batch):
-    return model.init(rng, batch)["params"]
+    return initial.draw(model, rng, batch)
 
   def generator_loss(params, batch, rng, train, num_targets):
     loss, metrics, _ = generate(params, batch, *jax.random.split(rng), train)
