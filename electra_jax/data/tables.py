@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from electra_jax.data.forms import name_suffix
 from electra_jax.data.lines import read_lines
@@ -19,6 +20,7 @@ KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
          **dict.fromkeys((".jsonl", ".ndjson", ".jl", ".jsonlines", ".json"), "jsonl")}
 csv.field_size_limit(2**31 - 1)  # 128 KiB by default
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 Row = tuple[int, list[str]]  # line number from 1, fields
 
 
@@ -59,9 +61,7 @@ def parse_object(line: str, where: str) -> dict:
     UserError: it is none, or it names a field twice.
   """
   try:
-    value = json.loads(line, object_pairs_hook=_unique)
-    if "\\u" in line:
-      json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no character
+    value = parse_json(line)
   except (ValueError, RecursionError) as error:
     got = str(error)
   else:
@@ -70,6 +70,19 @@ def parse_object(line: str, where: str) -> dict:
     got = f"of type {type(value).__name__}"
   raise UserError("A line is no JSON object", got=f"{where}: {got}", allowed='one object a line, for example {"text": '
                   '"...", "label": "..."}', fix="correct the line; `jq -c '.[]' FILE` makes lines of one JSON list")
+
+
+def parse_json(text: str) -> Any:
+  """The value of a JSON text.
+
+  Raises:
+    ValueError: it is broken, names a field twice, or has half of a surrogate pair, which is no character.
+    RecursionError: it is too deep.
+  """
+  value = json.loads(text, object_pairs_hook=_unique)
+  if _SURROGATE.search(text):
+    json.dumps(value, ensure_ascii=False).encode()
+  return value
 
 
 def _unique(pairs: list[tuple]) -> dict:
@@ -110,6 +123,9 @@ def _records(path: str, rows: Iterator[Row], header: Sequence[str] | None, left_
     if header is None:
       header = values
       _check_header(header, where)
+    elif [value.strip("\ufeff") for value in values] == [*header]:
+      raise UserError("The header occurs again", got=f"{where}: {named(values)}", allowed="a header in the first line",
+                      fix="leave the line out; were two files put together?")
     elif len(values) == len(header):
       yield number, dict(zip(header, values))
     elif len(values) < len(header) and left_out is not None:

@@ -87,7 +87,9 @@ def _check_prefixes(first: Mapping[str, str]) -> None:
 
 
 def _spelling(name: str) -> float | str:
-  """The same for "1" and "1.0", and for an accented letter in one code point or two."""
+  """The same for "1" and "1.0", with quotes and without, and for an accented letter in one code point or two."""
+  if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'":
+    name = name[1:-1]
   return float(name) if sentences.NUMBER.fullmatch(name) else unicodedata.normalize("NFC", name)
 
 

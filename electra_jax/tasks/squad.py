@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_jax.data import tables
 from electra_jax.data.lines import read_pieces
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
@@ -116,7 +117,7 @@ def read(path: str, split: str) -> list[Example]:
   """
   _check_exists(path)
   try:
-    data = json.loads("".join(read_pieces(path)))["data"]  # the official files are one line of 30 and 42 MB
+    data = tables.parse_json("".join(read_pieces(path)))["data"]  # the official files are one line of 30 and 42 MB
     rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]
             for question in paragraph["qas"]]
     found = [_example(context, question, f"{path}: question {question.get('id', f'number {number}')}", split)

@@ -42,6 +42,8 @@ REFUSED = {  # file, content, what the error says
   "quoted behind a blank": ("a.csv", csv('x, "pos"\n'), ["begins or ends with", "a.csv:8"]),
   "integers and decimals": ("a.csv", csv(rows=[("a", "1"), ("b", "0"), ("c", "1.0")]), [
     "differ only in their spelling", "'1' in", "'1.0' in", "a.csv:4"]),
+  "quotes in TSV": ("a.tsv", 'text\tlabel\na\tpos\nb\tneg\nc\t"pos"\n', ["only in their spelling", "a.tsv:4"]),
+  "a header again": ("a.csv", csv() + csv(), ["header occurs again", "a.csv:8"]),
   "two forms of an accent": ("a.csv", csv("x,caf\u00e9\ny,cafe\u0301\n"), ["only in their spelling", "a.csv:9"]),
   "numbers and strings": ("a.jsonl", jsonl(("x", 1)), ["several types", "str in", "a.jsonl:1, int in", "a.jsonl:7"]),
   "numbers and booleans": ("a.jsonl", jsonl(("x", True), rows=[("a", 1), ("b", 0)]), ["several types", "bool in"]),

@@ -214,6 +214,9 @@ BAD = {
   "an answer without text": (squad_json(("a", "q", 3, 0)), ["'text'", "q0, an answer: text is 3"]),
   "a start that is text": (squad_json(("a", "q", "a", "0")), ["'answer_start'", 'q0, an answer: answer_start is "0"']),
   "impossible in words": (squad_json(("a", "q", "a", 0)).replace("false", '"false"'), ["'is_impossible'", '"false"']),
+  "half a character": (squad_json(("a", "\ud83d", "a", 0)), ["no SQuAD JSON", "surrogates not allowed"]),
+  "a field twice": (squad_json(("a", "q", "a", 0)).replace('"id": "q0"', '"id": "q0", "id": "q1"'), [
+    "no SQuAD JSON", "'id' occurs twice"]),
   "a question that is text": ('{"data": [{"paragraphs": [{"context": "a", "qas": ["q"]}]}]}', ["no SQuAD JSON"]),
   "no room": (squad_json(("a", "q " * 60, "a", 0)), ["leaves no room", "q0: 60 tokens"]),
 }
