@@ -1,21 +1,31 @@
-"""How do the processes of a run start and stop together? On a laptop, SLURM, TPU pods and Kubernetes alike."""
+"""Start and stop of the processes of a run together: on a laptop, SLURM, TPU pods and Kubernetes alike."""
 
+import contextlib
 import ctypes
+import functools
 import os
 import re
 import signal
+import socket
 import threading
+import time
 
 import jax
+from jax._src import distributed as coordination  # jax has no public barrier but the collective
+from jax._src.lib import _jax
 
-from electra_jax.errors import NoAnswerError, UserError
+from electra_jax.errors import Interrupted, NoAnswerError, UserError
 
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+GPUS = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # who gives a process GPUs says so in these
+NO_GPUS = ("", "-1", "NoDevFiles")
 BARRIER_SECONDS = 7 * 24 * 3600
 MEETING_SECONDS = 300  # from the start of one process until all have joined: schedulers start them minutes apart
 # A process that is silent for so long is lost, and the others end. One that is killed on a host that lives is noticed
 # at once by those that exchange numbers with it on CPUs; a GPU's collectives only wait.
 HEARTBEAT_SECONDS = 60
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+TWICE_SECONDS = 1.0  # the same signal within this time is the same request
 # What jax, Gloo and NCCL say in the process that lives when another one is gone.
 LOST = re.compile(r"Gloo .*failed|NCCL .*(failed|error)|stopped sending heartbeats|[Cc]oordination ?[Ss]ervice|"
                   r"UNAVAILABLE: ")
@@ -25,49 +35,94 @@ def start() -> None:
   """Joins the other processes of the job, if there are any; call it before any other use of jax.
 
   COORDINATOR_ADDRESS (host:port), NUM_PROCESSES and PROCESS_ID describe any cluster. Without them jax detects SLURM
-  (several tasks), Open MPI and TPU pods by itself, and a single process needs nothing.
+  (several tasks in this step), Open MPI and TPU pods by itself, and a single process needs nothing.
 
   If they do not meet within MEETING_SECONDS, or one of them is lost later (HEARTBEAT_SECONDS), this process ends with
   the text and the status of `lost_process`.
 
   Raises:
-    UserError: some of the three variables are set, but not all, or not to numbers that fit.
+    UserError: some of the three variables are set, but not all, or not to values that fit; or a scheduler's variable is
+      malformed.
+    NoAnswerError: the others were not there in time.
   """
   given = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
   if given:
     try:
-      count, index = int(given["NUM_PROCESSES"]), int(given["PROCESS_ID"])
-      if not 0 <= index < count:
+      address, count, index = given["COORDINATOR_ADDRESS"], int(given["NUM_PROCESSES"]), int(given["PROCESS_ID"])
+      if not 0 <= index < count or not re.fullmatch(r".+:\d{1,5}", address):
         raise ValueError
     except (KeyError, ValueError):
       raise UserError("The description of the process group is incomplete or wrong", got=given,
-                      allowed=f"all of {', '.join(VARIABLES)}, with 0 <= PROCESS_ID < NUM_PROCESSES",
+                      allowed=f"all of {', '.join(VARIABLES)}, with host:port and 0 <= PROCESS_ID < NUM_PROCESSES",
                       fix="export all three, or none for a single process") from None
-    _join(given["COORDINATOR_ADDRESS"], count, index)
-  elif _cluster_is_known():
-    _join()
+    if index == 0:
+      _check_port(int(address.rpartition(":")[2]))
+    _join(f"process {index} of {count} meets the others at {address}", address, count, index)
+    return
+  tasks = _count("SLURM_NTASKS")
+  in_step = _count("SLURM_STEP_NUM_TASKS") if os.environ.get("SLURM_STEP_NUM_TASKS") else tasks
+  if in_step > 1 and "SLURM_STEP_NODELIST" in os.environ:
+    _join(f"task {os.environ.get('SLURM_PROCID')} of a SLURM step of {in_step} meets the others", None, in_step)
+  elif (size := _count("OMPI_COMM_WORLD_SIZE")) > 1:
+    _join(f"process {os.environ.get('OMPI_COMM_WORLD_RANK')} of {size} of Open MPI meets the others")
+  elif (hosts := len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(","))) > 1:
+    _join(f"this host meets the others of a TPU slice of {hosts}")
+  elif tasks > 1:
+    print(f"One process alone, in a SLURM job of {tasks} tasks. All of them train together when srun starts them.",
+          flush=True)
 
 
-def _join(*address) -> None:
+def _check_port(port: int) -> None:
+  """jaxlib crashes without a word where the coordinator's port is taken."""
+  with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as trial:
+    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      trial.bind(("", port))
+    except (OSError, OverflowError) as error:
+      raise UserError("The coordinator's port cannot be opened on this host", got=f"port {port}: {error}",
+                      allowed="a free port above 1023", fix="choose another one in COORDINATOR_ADDRESS of all "
+                      "processes, or end the process that has it") from None
+
+
+def _count(name: str) -> int:
+  """A scheduler's number of processes; 1 where the variable is missing or empty."""
+  text = os.environ.get(name) or "1"
+  if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+    raise UserError(f"The environment variable {name} is malformed", got=repr(text[:100]),
+                    allowed="a number of processes, as the scheduler sets it",
+                    fix=f"unset {name} for a single process, or start through the scheduler (srun, mpirun)")
+  return int(text)
+
+
+def _join(told: str, *address) -> None:
+  """Waits for the others; `told` says first for whom."""
+  print(f"This run has several processes: {told}, within {MEETING_SECONDS} s.", flush=True)
   _explain_aborts()
-  jax.distributed.initialize(*address, initialization_timeout=MEETING_SECONDS,
-                             heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+  make = _jax.get_distributed_runtime_client
+  if "missed_heartbeat_callback" in (make.__doc__ or ""):  # jax itself offers no way to give one
+    _jax.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_end_as_lost)
+  try:
+    jax.distributed.initialize(*address, initialization_timeout=MEETING_SECONDS,
+                               heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+  except RuntimeError as error:  # a time-out; of what the callback would have been told jaxlib 0.10 makes a bad_cast
+    raise lost_process("not all of them came in time" if "bad_cast" in str(error) else str(error)[:200]) from error
+
+
+def _end_as_lost(*reason) -> None:
+  """Ends this process, also from a thread of C++ while Python waits."""
+  del reason
+  os.write(2, f"\nError: {lost_process('one is gone, frozen, or cannot be reached any more')}\n".encode())
+  os._exit(NoAnswerError.STATUS)
 
 
 def _explain_aborts() -> None:
   """jax aborts a process whose group has broken; from now on it says what to do and has a status that tells it apart.
 
   The abort comes in a thread of C++, whatever this process waits for. A handler of Python's `signal` would have to
-  wait for the main thread, which may never return.
+  wait for the main thread, which may never return. jax would also print a stack of C++ before it; with a callback of
+  ours (`_join`) it does not, be it that the callback is called or, as with jaxlib 0.10, that the call itself aborts.
   """
-  text = f"\nError: {lost_process('jax has ended this process; the reason is above')}\n".encode()
-
-  def end(number):
-    del number
-    os.write(2, text)
-    os._exit(NoAnswerError.STATUS)
-
-  _explain_aborts.kept = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)  # as long as the process lives
+  _explain_aborts.kept = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end_as_lost)  # as long as the process lives
   ctypes.CDLL(None).signal(signal.SIGABRT, _explain_aborts.kept)
 
 
@@ -88,12 +143,24 @@ def find_lost_process(error: BaseException) -> NoAnswerError | None:
   return lost_process(said.splitlines()[0][:300]) if LOST.search(said) else None
 
 
-def _cluster_is_known() -> bool:
-  """A scheduler that jax can ask for the addresses, with more than one process."""
-  several_tasks = int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_STEP_NODELIST" in os.environ
-  several_hosts = len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1
-  open_mpi = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1
-  return several_tasks or several_hosts or open_mpi
+def check_devices() -> None:
+  """Finds out now, and not after the data is prepared, whether jax can use the devices that it is to use.
+
+  Raises:
+    UserError: it cannot, or the environment gives it GPUs and it knows of none.
+  """
+  asked = os.environ.get("JAX_PLATFORMS", "")
+  try:
+    backend = jax.default_backend()
+  except RuntimeError as error:
+    raise UserError("jax cannot use the devices that it is asked for", got=f"JAX_PLATFORMS={asked!r}: "
+                    f"{str(error).splitlines()[0][:300]}", allowed="cpu, or a platform with its devices and driver",
+                    fix="unset JAX_PLATFORMS, or install the jax of this platform (see requirements.txt)") from error
+  given = {name: os.environ[name] for name in GPUS if os.environ.get(name, "") not in NO_GPUS}
+  if backend == "cpu" and not asked and given:
+    raise UserError("The environment gives this process GPUs, but jax has none", got=given,
+                    allowed="a jax that can use them, or JAX_PLATFORMS=cpu",
+                    fix="install the jax for CUDA (see requirements.txt), or export JAX_PLATFORMS=cpu")
 
 
 def barrier(name: str) -> None:
@@ -103,7 +170,6 @@ def barrier(name: str) -> None:
   """
   if jax.process_count() == 1:
     return
-  from jax._src import distributed as coordination  # jax has no public barrier but the collective
   from jax.experimental import multihost_utils
 
   if coordination.global_state.client is None:  # processes that the TPU runtime alone has brought together
@@ -113,29 +179,32 @@ def barrier(name: str) -> None:
 
 
 class StopRequest:
-  """Ctrl-C and SIGTERM (what schedulers send before they take a machine away), noted for the loop to look at.
+  """Ctrl-C and the signals with which schedulers and closed terminals end a process, noted for the loop to look at.
 
-  Inside `with`, the first signal is noted and the second has its usual effect at once. A signal that is ignored (as
-  Ctrl-C is for background jobs) stays so. If the loop ends because another process is gone, `with` raises what
-  `find_lost_process` makes of it.
+  Inside `with`, the first signal is noted. Ctrl-C again has its usual effect at once; another signal ends the process
+  when it comes a second time, at least TWICE_SECONDS later, for schedulers send the same one to a process and to its
+  parent. What happens is said. A signal that is ignored (as Ctrl-C is for background jobs, SIGHUP with nohup) stays so.
+  If the loop ends because another process is gone, `with` raises what `find_lost_process` makes of it.
 
   With several processes all must leave the loop after the same step, although the signal reaches them at different
   times or only some of them. jax's coordination service sees to that; it listens to SIGTERM, so that is left to it.
   """
 
   def __init__(self):
-    self._noted, self._former = False, {}
+    self._noted, self._former = {}, {}  # signal -> when it came; -> what it did before
 
   def __enter__(self):
     if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
-      for number in (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,):
-        if signal.getsignal(number) != signal.SIG_IGN:
+      for number in SIGNALS:
+        is_ours = jax.process_count() == 1 or number != signal.SIGTERM
+        if is_ours and signal.getsignal(number) != signal.SIG_IGN:
           self._former[number] = signal.signal(number, self._note)
     return self
 
   def __exit__(self, kind, error, trace):
-    del kind, trace
-    self._restore()
+    del trace
+    # A checkpoint is still being written after Interrupted: another signal must not have its usual effect then.
+    self._restore([signal.SIGINT] if kind is not None and issubclass(kind, Interrupted) else SIGNALS)
     lost = find_lost_process(error) if error is not None else None
     if lost is not None:
       raise lost from error
@@ -143,19 +212,33 @@ class StopRequest:
   def reached(self, step: int) -> bool:
     """Whether the loop ends after this step. To be called once after each step, in every process."""
     if jax.process_count() == 1:
-      return self._noted
+      return bool(self._noted)
     from jax.experimental import multihost_utils
 
     return multihost_utils.reached_preemption_sync_point(step)
 
   def _note(self, number, frame):
-    del number, frame
-    self._noted = True
-    self._restore()
-    if jax.process_count() > 1:
-      os.kill(os.getpid(), signal.SIGTERM)
+    del frame
+    name, now = signal.Signals(number).name, time.monotonic()
+    if number not in self._noted:
+      if not self._noted:
+        _say(f"{name}: this run saves a checkpoint after the current step and ends. {name} again ends it at once.")
+        if jax.process_count() > 1:
+          os.kill(os.getpid(), signal.SIGTERM)
+      self._noted[number] = now
+      self._restore([signal.SIGINT])
+    elif now - self._noted[number] >= TWICE_SECONDS:
+      _say(f"{name} again: ended at once. The next start resumes from the last complete checkpoint.")
+      os._exit(128 + number)
 
-  def _restore(self):
-    for number, handler in self._former.items():
-      signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    self._former = {}
+  def _restore(self, numbers):
+    for number in numbers:
+      if number in self._former:
+        former = self._former.pop(number)
+        signal.signal(number, signal.SIG_DFL if former is None else former)
+
+
+def _say(text: str) -> None:
+  """A line on the console from within a signal handler, which may have interrupted another print."""
+  with contextlib.suppress(OSError):  # nobody may be left to read it
+    os.write(2, f"\n{text}\n".encode())

@@ -1,5 +1,6 @@
 """The command: python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny"""
 
+import io
 import os
 import signal
 import sys
@@ -30,10 +31,11 @@ USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBE
                                            --config.task.data_dir=/path/to/glue
   Any recipe, shrunk to try it:        python -m electra_jax.main --config=configs/roberta_base.py:tiny --workdir=runs/t
 
-Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C or SIGTERM lets it write one first; a
-second Ctrl-C ends it at once. Recipes are in configs/, every key with its reason is in configs/common.py.
+Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2
+lets it write one first; the same again ends it at once. Recipes are in configs/, every key with its reason is in
+configs/common.py.
 
-Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by Ctrl-C or SIGTERM after a
+Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by a signal after a
 checkpoint was written, start it again to go on; 69 another process of the run or the reader of its data does not
 answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of the program."""
 
@@ -51,15 +53,21 @@ def main(argv: list[str]) -> None:
     from electra_jax import tasks
     tasks.check(config.task)
   start_jax()
-  from electra_jax import finetune, pretrain, workdir  # after the start-up: these imports touch jax's devices
+  from electra_jax import finetune, metrics, pretrain, workdir  # after the start-up: these imports touch jax's devices
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
+  metrics.check_services(config.log)  # before minutes of preparation
   with workdir.lock(FLAGS.workdir):
     modes[config.mode](FLAGS.config, FLAGS.workdir)
 
 
 def start_jax() -> None:
-  """Joins the process group and switches the persistent compilation cache on."""
+  """Joins the process group and switches the persistent compilation cache on.
+
+  Raises:
+    UserError: the environment asks for a device that jax cannot use, or describes the group wrongly.
+    NoAnswerError: the other processes do not come.
+  """
   import jax
 
   from electra_jax import distributed
@@ -68,6 +76,7 @@ def start_jax() -> None:
   jax.config.update("jax_compilation_cache_dir", cache)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
   distributed.start()
+  distributed.check_devices()
 
 
 def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
@@ -77,6 +86,7 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
   130 for Ctrl-C elsewhere.
   `usage` is what --help prints above the flags.
   """
+  outlive_console()
   sys.modules["__main__"].__doc__ = f"{usage.rstrip()}\n"  # an empty line in front of the flags
   logging.set_verbosity(logging.WARNING)
 
@@ -129,6 +139,31 @@ def expand_config(branch: ConfigDict) -> None:
       expand_config(value)
     elif isinstance(value, str):
       branch[key] = os.path.expanduser(value)
+
+
+class _Dropping(io.FileIO):
+  """A file that takes what cannot be written any more, and drops it."""
+
+  def write(self, data) -> int:
+    try:
+      return super().write(data)
+    except OSError:
+      return len(data)
+
+
+def outlive_console() -> None:
+  """From now on this process outlives whoever reads its output: `| head`, a closed terminal, a full disk of the log."""
+  for number in range(3):
+    try:
+      os.fstat(number)
+    except OSError:  # closed; the next file to be opened would have its number, and get what C++ says
+      os.open(os.devnull, os.O_RDWR)
+  for name, number in (("stdout", 1), ("stderr", 2)):
+    stream = getattr(sys, name)
+    if stream is getattr(sys, f"__{name}__"):  # None where it was closed; another one is not the console
+      raw = io.BufferedWriter(_Dropping(number, "w", closefd=False))
+      setattr(sys, name, io.TextIOWrapper(raw, encoding=getattr(stream, "encoding", "utf-8"), errors="backslashreplace",
+                                          line_buffering=True))
 
 
 def _find_known(error: Exception) -> UserError | None:

@@ -98,6 +98,25 @@ def auc(positives, negatives) -> float:
   return float((positives * (below + 0.5 * negatives)).sum() / num_pairs)
 
 
+def check_services(config_log) -> None:
+  """Finds out before the data is prepared whether the logs can be kept where the config wants them, too.
+
+  Raises:
+    UserError: tensorboardX or wandb is not installed, or wandb has no key that is valid.
+  """
+  import jax  # as above
+  if jax.process_index() != 0:
+    return
+  if config_log.tensorboard:
+    _tensorboard()
+  if config_log.wandb_project:
+    wandb = _wandb(config_log.wandb_project)
+    try:
+      wandb.login()  # asks on a terminal
+    except wandb.Error as error:
+      raise _no_wandb(config_log.wandb_project, error) from error
+
+
 class MetricWriter:
   """Keeps the rows of a run in `<workdir>/metrics.jsonl` and, where the config asks, in TensorBoard and W&B.
 
@@ -170,13 +189,7 @@ class _Board:
   """
 
   def __init__(self, folder: str, purge_step: int):
-    try:
-      from tensorboardX import event_file_writer, summary
-      from tensorboardX.proto import event_pb2
-    except ImportError as error:
-      raise UserError("TensorBoard logs are asked for, but tensorboardX is not installed", got=str(error),
-                      allowed="tensorboardX, or no TensorBoard logs",
-                      fix="pip install tensorboardX, or set --config.log.tensorboard=False") from error
+    event_file_writer, summary, event_pb2 = _tensorboard()
     self._event, self._scalar = event_pb2.Event, summary.scalar
     os.makedirs(folder, exist_ok=True)
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"), f".{os.getpid()}")
@@ -263,14 +276,37 @@ def _unwritable(path: str, error: OSError) -> UserError:
                    fix="free some space or use another --workdir; the run goes on from its last checkpoint")
 
 
-def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
-  """A W&B run that a restart in the same workdir continues: its id lies in `<workdir>/wandb_id`."""
+def _tensorboard():
+  try:
+    from tensorboardX import event_file_writer, summary
+    from tensorboardX.proto import event_pb2
+  except ImportError as error:
+    raise UserError("TensorBoard logs are asked for, but tensorboardX is not installed", got=str(error),
+                    allowed="tensorboardX, or no TensorBoard logs",
+                    fix="pip install tensorboardX, or set --config.log.tensorboard=False") from error
+  return event_file_writer, summary, event_pb2
+
+
+def _wandb(project: str):
   try:
     import wandb
   except ImportError as error:
     raise UserError(f"log.wandb_project is {project!r}, but wandb is not installed", got=str(error),
                     allowed="an empty project, or an installed wandb",
                     fix="pip install wandb, or set --config.log.wandb_project=''") from error
+  return wandb
+
+
+def _no_wandb(project: str, error: Exception) -> UserError:
+  return UserError(f"log.wandb_project is {project!r}, but W&B cannot be used", got=str(error)[:300],
+                   allowed="a valid key and a server that answers, or no W&B",
+                   fix="run `wandb login`, export WANDB_API_KEY or WANDB_MODE=offline, or set "
+                   "--config.log.wandb_project=''")
+
+
+def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
+  """A W&B run that a restart in the same workdir continues: its id lies in `<workdir>/wandb_id`."""
+  wandb = _wandb(project)
   path = os.path.join(workdir, "wandb_id")
   try:
     if not os.path.exists(path):
@@ -280,7 +316,10 @@ def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
       run_id = file.read().strip()
   except OSError as error:
     raise _unwritable(path, error) from error
-  run = wandb.init(project=project, id=run_id, resume="allow", dir=workdir, config=dict(run_config or {}),
-                   name=os.path.basename(os.path.abspath(workdir)))
+  try:
+    run = wandb.init(project=project, id=run_id, resume="allow", dir=workdir, config=dict(run_config or {}),
+                     name=os.path.basename(os.path.abspath(workdir)))
+  except wandb.Error as error:
+    raise _no_wandb(project, error) from error
   run.define_metric("*", step_metric="step")  # its own counter refuses the steps that a restart makes again
   return run

@@ -7,6 +7,7 @@
 #                                     GPUs each process gets its share of CUDA_VISIBLE_DEVICES (or of all).
 #   PORT=12345                        where they meet; a free one by default.
 #   PYTHON=/path/to/python            another interpreter than .venv's.
+#   GRACE=120                         seconds from the end of the first process until those that are frozen are killed.
 # Ctrl-C and SIGTERM reach all processes: each saves a checkpoint and ends with status 75. If one fails, all end,
 # and so does this script, with its status.
 set -euo pipefail
@@ -44,16 +45,25 @@ for ((index = 0; index < processes; index++)); do
 done
 trap 'kill -TERM "${running[@]}" 2> /dev/null || true' INT TERM
 
-status=0
-for process in "${running[@]}"; do
-  while kill -0 "$process" 2> /dev/null; do
-    code=0
-    wait "$process" || code=$?  # a signal to this script also ends `wait`; then wait again
-    if ! kill -0 "$process" 2> /dev/null; then
+status=0 end_by=
+while [ "${#running[@]}" -gt 0 ]; do
+  sleep 0.5 || true
+  for index in "${!running[@]}"; do
+    if ! kill -0 "${running[index]}" 2> /dev/null; then
+      code=0
+      wait "${running[index]}" || code=$?  # it has ended, and the shell remembers how
+      unset "running[index]"
       case $status in  # 69 only says that another process is gone; the status of that one says why
         0 | 69) [ "$code" -eq 0 ] || status=$code ;;
       esac
+      end_by=${end_by:-$((SECONDS + ${GRACE:-120}))}
     fi
   done
+  if [ -n "$end_by" ] && [ "$SECONDS" -ge "$end_by" ] && [ "${#running[@]}" -gt 0 ]; then
+    echo "Error: ${#running[@]} of $processes processes did not end ${GRACE:-120} s after the first; they are killed" >&2
+    kill -KILL "${running[@]}" 2> /dev/null || true
+    [ "$status" -ne 0 ] || status=69
+    break
+  fi
 done
 exit "$status"

@@ -21,7 +21,7 @@ from electra_jax import checkpoints, distributed, metrics, pretrain
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import order
-from electra_jax.errors import UserError
+from electra_jax.errors import Interrupted, UserError
 from electra_jax.tools import soak
 from tests.conftest import ROOT
 from tests.small_runs import STEPS, assert_four_parts, contents, flip_byte, refused, shard_of, small
@@ -144,10 +144,11 @@ def wait_for_row(workdir, process):
   raise AssertionError(process.communicate()[0])
 
 
-def test_sigterm_saves_and_ends_with_status_75(place):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_saves_and_ends_with_status_75(place, number):
   process = start(place, place.run, num_steps=1_000_000)
   wait_for_row(place.run, process)
-  process.send_signal(signal.SIGTERM)
+  process.send_signal(number)
   said = process.communicate(timeout=20)[0]
   assert process.returncode == 75 and "Traceback" not in said, said
   step = int(re.search(r"Stopped after step (\d+) of 1000000", said).group(1))
@@ -200,6 +201,64 @@ def test_an_error_of_one_of_two_processes_ends_both(place):
   assert first.returncode == 2 and "The corpus does not exist" in said, said
   second.communicate(timeout=60)
   assert second.returncode != 0
+
+
+ENDS = {"SIGTERM": True, "SIGHUP": True, "SIGUSR1": True, "SIGUSR2": True, "SIGINT": True,
+        "SIGCONT": False, "SIGWINCH": False, "SIGCHLD": False}  # signal -> whether it asks a run to end
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_signals_that_ask_a_run_to_end(name, capfd):
+  """Once: it is noted, and what a second one does is said. Two at once are one; an ignored one stays ignored."""
+  number = getattr(signal, name)
+  former = signal.getsignal(number)
+  with distributed.StopRequest() as stop:
+    assert not stop.reached(1)
+    signal.raise_signal(number)
+    assert stop.reached(2) == ENDS[name]
+    if number != signal.SIGINT:
+      signal.raise_signal(number)  # schedulers send it to a process and to its parent, which passes it on
+  assert signal.getsignal(number) == former
+  said = capfd.readouterr().err
+  assert (f"{name}: this run saves a checkpoint after the current step and ends. {name} again ends it at once." in said
+          ) == ENDS[name]
+  signal.signal(number, signal.SIG_IGN)
+  try:
+    with distributed.StopRequest() as stop:
+      signal.raise_signal(number)
+      assert not stop.reached(3)
+  finally:
+    signal.signal(number, former)
+
+
+def test_a_different_signal_afterwards_does_not_cut_the_save_short():
+  """USR1 before a time limit and TERM at it; TERM and HUP when a session is closed. Also while the save ends."""
+  with distributed.StopRequest() as stop:
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGHUP)
+    assert stop.reached(1)
+  former = {number: signal.getsignal(number) for number in distributed.SIGNALS}
+  try:
+    with pytest.raises(Interrupted), distributed.StopRequest():
+      signal.raise_signal(signal.SIGTERM)
+      raise Interrupted
+    signal.raise_signal(signal.SIGHUP)
+  finally:
+    for number, handler in former.items():
+      signal.signal(number, handler)
+
+
+def test_the_second_of_a_kind_says_what_it_does(monkeypatch, capfd):
+  ended = []
+  monkeypatch.setattr(distributed.os, "_exit", ended.append)
+  monkeypatch.setattr(distributed, "TWICE_SECONDS", 0.0)
+  with distributed.StopRequest():
+    signal.raise_signal(signal.SIGTERM)
+    assert not ended
+    signal.raise_signal(signal.SIGTERM)
+  assert ended == [128 + signal.SIGTERM]
+  assert "SIGTERM again: ended at once. The next start resumes from the last" in capfd.readouterr().err
 
 
 def test_ctrl_c_is_noted_once():

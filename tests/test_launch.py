@@ -138,6 +138,29 @@ def test_local_starts_two_processes_and_passes_signals_on(tmp_path, fakes):
   assert (last["step"], last["split"]) == (step, "time") and 0 < last["time/goodput"] < 1  # also of a run that stops
 
 
+ENDS = {  # what each process does -> the status of the script
+  "all finish": (["exit 0", "exit 0"], 0), "the first fails at once": (["exit 3", "sleep 1"], 3),
+  "the second fails at once": (["sleep 1", "exit 2"], 2), "the first fails late": (["sleep 1; exit 4", "exit 0"], 4),
+  "one fails, the other notices": (["exit 1", "sleep 1; exit 69"], 1),
+  "one notices before the other fails": (["exit 69", "sleep 1; exit 5"], 5),
+  "all are asked to stop": (["exit 75", "exit 75"], 75), "one of three fails": (["exit 0", "exit 7", "sleep 1"], 7),
+  "one is killed": (["kill -KILL $$", "sleep 1; exit 69"], 137),
+  "the first is frozen": (["kill -STOP $$", "exit 69"], 69), "the last is frozen": (["exit 0", "kill -STOP $$"], 69),
+  "one fails, one is frozen": (["exit 2", "kill -STOP $$"], 2),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_local_ends_with_the_status_of_the_one_that_failed(fakes, name):
+  acts, status = ENDS[name]
+  cases = "".join(f"{index}) {act} ;; " for index, act in enumerate(acts))
+  python = fakes.add("python", f'[ "$1" != -c ] || exec {sys.executable} "$@"\ncase $PROCESS_ID in {cases}esac')
+  done = subprocess.run([LAUNCH / "local.sh"], text=True, stderr=subprocess.PIPE, timeout=30, env=fakes.environment(
+    PROCESSES=str(len(acts)), PYTHON=str(python), CUDA_VISIBLE_DEVICES="", GRACE="2"))
+  assert done.returncode == status, done.stderr
+  assert ("did not end 2 s after the first" in done.stderr) == ("frozen" in name)
+
+
 def test_slurm_trains_on_two_tasks_and_requeues(tmp_path, fakes):
   """Arguments reach srun whole; jax joins the tasks by SLURM's variables; a stop with status 75 requeues the job."""
   python, scontrol = fakes.add("python", QUICK_MAIN), fakes.add("scontrol")
