@@ -7,6 +7,7 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.model.update(common.SIZES["base"])
   c.generator.width_fraction = 1 / 3
+  c.data.path = common.WIKIPEDIA
   c.data.sequence_length = 512
   c.data.tokenizer.kind = "wordpiece"
   c.optimizer.learning_rate = 2e-4

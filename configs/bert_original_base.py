@@ -11,6 +11,7 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.model.update(common.SIZES["base"])
   c.objective.name = "mlm_nsp"
+  c.data.path = common.WIKIPEDIA
   c.data.format = "SEGMENT-PAIR"
   c.data.sequence_length = 512
   c.data.short_sequence_share = 0.0  # section 3.1: "we do not randomly inject short sequences"

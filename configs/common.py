@@ -10,6 +10,7 @@ from ml_collections.config_dict import placeholder
 from electra_jax.errors import unknown
 
 # Encoder sizes: ELECTRA Table 4 (its Base and Large are BERT's and RoBERTa's too). Heads are always 64 wide.
+WIKIPEDIA = "tfds:wikipedia/20230601.en"  # of the papers' corpora what TFDS fetches and prepares by itself
 SIZES = {
   "small": dict(hidden_size=256, embedding_size=128, num_hidden_layers=12, num_attention_heads=4,
                 intermediate_size=1024),

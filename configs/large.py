@@ -7,6 +7,7 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.model.update(common.SIZES["large"])
   c.generator.width_fraction = 1 / 4
+  c.data.path = common.WIKIPEDIA
   c.data.sequence_length = 512
   c.data.tokenizer.kind = "wordpiece"
   c.optimizer.learning_rate = 2e-4

@@ -13,6 +13,7 @@ def get_config(argument: str | None = None):
   c.model.update(common.SIZES["base"])
   c.model.update(max_position_embeddings=514, position_offset=2, type_vocab_size=1, layer_norm_eps=1e-5)
   c.objective.name = "mlm"
+  c.data.path = common.WIKIPEDIA
   c.data.format = "FULL-SENTENCES"  # section 4.2
   c.data.sequence_length = 512
   c.data.tokenizer.update(kind="byte_bpe", vocab_size=50265, lowercase=False)  # section 4.4

@@ -7,6 +7,7 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.model.update(common.SIZES["small"])
   c.generator.width_fraction = 1 / 2
+  c.data.path = common.WIKIPEDIA
   c.data.sequence_length = 128  # section 3.3: shortened from 512
   c.data.tokenizer.kind = "wordpiece"
   c.optimizer.learning_rate = 5e-4

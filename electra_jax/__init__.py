@@ -1,1 +1,3 @@
-"""electra_jax: RoBERTa and ELECTRA pre-training in JAX/Flax. Start reading at `pretrain.py`."""
+"""Pre-training and fine-tuning of text encoders as in the RoBERTa and ELECTRA papers. Read `pretrain.py` first."""
+
+__version__ = "0.1.0"

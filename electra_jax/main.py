@@ -18,8 +18,8 @@ config_flags.DEFINE_config_file(
   "config", None, "The recipe, a file in configs/. FILE:tiny shrinks it to a laptop and the embedded corpus. Every key "
   "of configs/common.py can be changed: --config.train.num_steps=20 --config.data.path=/path/to/text", lock_config=True)
 flags.DEFINE_string(
-  "workdir", None, "Folder of the run: config, tokenizer, shards, checkpoints, logs. The same command in the same "
-  "workdir goes on where it stopped.")
+  "workdir", None, "Folder of the run: config, tokenizer, shards, checkpoints, logs; by default runs/NAME of the "
+  "recipe. The same command in the same workdir resumes where it stopped.")
 
 USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBERTa papers do.
 
@@ -43,10 +43,9 @@ answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of 
 def main(argv: list[str]) -> None:
   """Checks the config, starts the process group and runs what `config.mode` says."""
   del argv
-  for name in ("config", "workdir"):
-    if FLAGS[name].value is None:
-      raise UserError(f"--{name} is missing", got="nothing", allowed="see `python -m electra_jax.main --help`",
-                      fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
+  if FLAGS["config"].value is None:
+    raise UserError("--config is missing", got="nothing", allowed="a recipe; see `python -m electra_jax.main --help`",
+                    fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
   # What is wrong with the config is told before jax is imported, which takes seconds.
   config = config_lib.resolve(FLAGS.config)
   if config.mode == "finetune":
@@ -57,8 +56,18 @@ def main(argv: list[str]) -> None:
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
-  with workdir.lock(FLAGS.workdir):
-    modes[config.mode](FLAGS.config, FLAGS.workdir)
+  folder = FLAGS.workdir or default_workdir()
+  with workdir.lock(folder):
+    modes[config.mode](FLAGS.config, folder)
+
+
+def default_workdir() -> str:
+  """runs/NAME of the recipe, or runs/NAME-VARIANT; printed, since nobody has written it."""
+  path, _, variant = config_flags.get_config_filename(FLAGS["config"]).partition(":")
+  name = os.path.basename(path).removesuffix(".py")
+  folder = os.path.join("runs", "-".join([name, *variant.split(",")]) if variant else name)
+  print(f"The workdir is {folder} (choose another one with --workdir).", flush=True)
+  return folder
 
 
 def start_jax() -> None:
@@ -92,6 +101,7 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
 
   def parse(argv: list[str]) -> list[str]:
     try:
+      argv = recipes.with_paths(argv)
       recipes.check_command(argv)
       rest = FLAGS(argv)
     except flags.Error as error:  # of its lines the last: there may be a traceback in front of it

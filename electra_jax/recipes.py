@@ -1,4 +1,4 @@
-"""Recipes by their paths, and the overrides of a command line, --config.KEY=VALUE, checked against their keys."""
+"""Recipes by name or path, and the overrides of a command line, --config.KEY=VALUE, checked against their keys."""
 
 import difflib
 import importlib.util
@@ -12,19 +12,51 @@ from ml_collections import ConfigDict
 from electra_jax.config import flatten
 from electra_jax.errors import UserError, named
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+# Folders that may hold configs/: that of a checkout, and that of an installed wheel.
+ROOTS = (os.path.dirname(PACKAGE), os.path.join(PACKAGE, "_recipes"))
 PARSERS = {int: (flags.IntegerParser(), "an integer"), float: (flags.FloatParser(), "a number"),
            bool: (flags.BooleanParser(), "True or False")}
 
 
+def find(argument: str) -> str:
+  """FILE or FILE:variant as it is; of a recipe of the project, from any folder, its name or path as the full path.
+
+  >>> os.path.relpath(find("base:fast"), ROOTS[0]), os.path.relpath(find("configs/finetune/glue.py"), ROOTS[0])
+  ('configs/base.py:fast', 'configs/finetune/glue.py')
+  >>> os.path.relpath(find("glue:rte"), ROOTS[0]), find("my.py")
+  ('configs/finetune/glue.py:rte', 'my.py')
+  """
+  path, colon, variant = argument.partition(":")
+  if not os.path.isfile(path):
+    name = path.removeprefix("configs/").removesuffix(".py") + ".py"
+    known = (os.path.join(root, "configs", folder, name) for root in ROOTS for folder in ("", "finetune"))
+    path = next(filter(os.path.isfile, known), path)
+  return path + colon + variant
+
+
+def with_paths(argv: list[str]) -> list[str]:
+  """A command line with `find` of its --config; recipes import each other, from the folder that holds configs/."""
+  for folder in (os.getcwd(), *ROOTS):
+    if os.path.isfile(os.path.join(folder, "configs", "common.py")):
+      sys.path.insert(0, folder)
+      break
+  argv = list(argv)
+  for place, word in enumerate(argv):
+    if re.match("--?config=", word):
+      argv[place] = f"--config={find(word.partition('=')[2])}"
+    elif word in ("-config", "--config") and place + 1 < len(argv):
+      argv[place + 1] = find(argv[place + 1])
+  return argv
+
+
 def load(argument: str) -> tuple[str, ConfigDict]:
-  """(docstring, config) of FILE or FILE:variant; the config is not resolved yet.
+  """(docstring, config) of a recipe by name or path, with or without :variant; the config is not resolved yet.
 
   Raises:
     UserError: the file is no recipe.
   """
-  path, _, variant = argument.partition(":")
-  if os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())  # recipes import each other from the root of the repository
+  path, _, variant = find(argument).partition(":")
   try:
     spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
     if spec is None:
@@ -38,8 +70,8 @@ def load(argument: str) -> tuple[str, ConfigDict]:
     raise
   except Exception as error:  # a recipe is a program: it can raise anything
     raise UserError("The recipe cannot be loaded", got=f"{argument}: {type(error).__name__}: {error}",
-                    allowed="a Python file with get_config, like those in configs/",
-                    fix="check the path, for example --config=configs/tiny.py, or correct the file") from error
+                    allowed="a name like base or base:fast, or a Python file with get_config, like those in configs/",
+                    fix="check the name or path, for example --config=tiny, or correct the file") from error
   return (module.__doc__ or "").strip(), given
 
 

@@ -62,6 +62,7 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = task
+  c.task.data_dir = "tfds:glue"  # fetched by TFDS; or a folder with GLUE's own files
   c.checkpoint.keep_last = 1
   c.eval.batch_size = 64
   PAPERS[paper](c, task)

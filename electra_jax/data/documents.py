@@ -10,6 +10,8 @@ import hashlib
 import itertools
 import os
 import re
+import socket
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
@@ -261,6 +263,8 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
     raise fault(error, "pip install tensorflow-datasets tensorflow-cpu") from error
   try:
     builder = tfds.builder(name, data_dir=reading.tfds_dir or None)
+    if not builder.is_prepared() and _is_offline():
+      raise OSError("it is not on this machine, and there is no network")
     builder.download_and_prepare()
     features = builder.info.features
     dataset = builder.as_dataset(
@@ -268,11 +272,23 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
       read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False))
   except Exception as error:  # TFDS and TensorFlow raise dozens of types
     raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
-                "check name, split, --config.data.tfds_dir and the network") from error
+                "check name, split, --config.data.tfds_dir and the network; or take your own text, "
+                "--config.data.path=/path/to/text, or the demo, --config=configs/tiny.py") from error
   if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
     raise fault(f'no text under "{field}"; its features are {named(sorted(features))}',
                 "name the one that holds the text: --config.data.text_field=...")
   return _tfds_documents(tfds.as_numpy(dataset), path, reading)
+
+
+def _is_offline() -> bool:
+  """Whether TFDS's bucket has no address here: TFDS itself tries for minutes."""
+  if urllib.request.getproxies():
+    return False  # the proxy resolves names
+  try:
+    socket.getaddrinfo("storage.googleapis.com", 443)
+  except OSError:
+    return True
+  return False
 
 
 def _tfds_documents(records: Iterable[dict], path: str, reading: Reading) -> Iterator[Document]:
