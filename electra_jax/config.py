@@ -125,10 +125,17 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   return changes
 
 
-def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
-  """Writes the given and the resolved config, package versions and the git commit as JSON, atomically."""
+def save(path: str, given: ConfigDict, resolved: FrozenConfigDict, text: dict | None = None) -> None:
+  """Writes the given and the resolved config, package versions and the git commit as JSON, atomically.
+
+  Args:
+    text: of a pre-training, path and checksum of what it reads; stands in for an empty data.path.
+  """
+  resolved = ConfigDict(resolved.to_dict())
+  if text and not resolved.data.path:
+    resolved.data.path = text["path"]
   record = {"format": FORMAT, "given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(),
-            "commit": _commit()}
+            "commit": _commit(), "text": text}
   partial = f"{path}.partial-{os.getpid()}"
   try:
     with open(partial, "w", encoding="utf-8") as file:
@@ -140,7 +147,12 @@ def save(path: str, given: ConfigDict, resolved: FrozenConfigDict) -> None:
 
 
 def load(workdir: str) -> FrozenConfigDict:
-  """The resolved config of a workdir; fine-tuning, export and predict start from it.
+  """The resolved config of a workdir; fine-tuning, export and predict start from it. Raises as `read_record`."""
+  return FrozenConfigDict(read_record(workdir)["resolved"])
+
+
+def read_record(workdir: str) -> dict:
+  """The config.json of a workdir: format, given, resolved, text, versions, commit.
 
   Raises:
     UserError: there is no run, its config.json cannot be read, or another version of the code has written it.
@@ -163,7 +175,7 @@ def load(workdir: str) -> FrozenConfigDict:
     raise UserError(f"Another version of the code has written {workdir}",
                     got=f"format {record.get('format', 0)} of commit {record.get('commit', 'unknown')}",
                     allowed=f"format {FORMAT}", fix="check out that commit, or train in a new --workdir")
-  return FrozenConfigDict(record["resolved"])
+  return record
 
 
 def check_exists(path: str) -> None:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from electra_jax import distributed, evaluation, objectives, sharding
+from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, pipeline, shards, tokenizers
 from electra_jax.errors import UserError
 
@@ -20,13 +21,15 @@ class Data(NamedTuple):
   heldout: shards.ShardedExamples
   batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
+  text: dict  # path and checksum of what the shards were made from
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
 
 
 def open_data(config, workdir: str) -> Data:
   """Tokenizer and shards of the run; what does not exist yet is made first, by process 0."""
   if jax.process_index() == 0:
-    corpus.make_missing(config.data, workdir, config.seed, config.checkpoint.init_from)
+    corpus.make_missing(config.data, workdir, config.seed, config.checkpoint.init_from,
+                        workdir_lib.trained_on(workdir))
   distributed.barrier("data")
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, corpus.TOKENIZER_FOLDER), config.data.tokenizer)
   check_tokenizer(tokenizer, config)
@@ -38,7 +41,9 @@ def open_data(config, workdir: str) -> Data:
                                     process_count=jax.process_count())
   entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
-  return Data(tokenizer, train, heldout, batch_at, entropy, counts)
+  source = shards.read_manifest(corpus.shards_directory(config.data, workdir))["source"]
+  text = {key: source[key] for key in ("path", "checksum")}
+  return Data(tokenizer, train, heldout, batch_at, entropy, text, counts)
 
 
 def check_tokenizer(tokenizer, config) -> None:

@@ -59,7 +59,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
 
   run = setup.make(config, mesh, num_tokens=data.tokenizer.vocab_size, token_counts=data.token_counts)
   objective = run.objective
-  workdir_lib.record_config(given, config, workdir)
+  workdir_lib.record_config(given, config, workdir, data.text)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = int(state.step)

@@ -52,9 +52,13 @@ def lock(workdir: str) -> Iterator[None]:
     UserError: another job holds it, it cannot be made, or nothing can be saved under its name.
   """
   checkpoints.check_place(workdir)
-  if jax.process_index() != 0 or "://" in workdir:
+  with contextlib.nullcontext() if jax.process_index() != 0 or "://" in workdir else hold(workdir):
     yield
-    return
+
+
+@contextlib.contextmanager
+def hold(workdir: str) -> Iterator[None]:
+  """`lock` for the only process of a job, which need not have devices; also for folders that get no checkpoints."""
   with _disk_errors(workdir):
     os.makedirs(workdir, exist_ok=True)
     folder = os.open(workdir, os.O_RDONLY)
@@ -72,15 +76,23 @@ def lock(workdir: str) -> Iterator[None]:
     os.close(folder)
 
 
-def record_config(given, config, workdir: str) -> None:
+def trained_on(workdir: str) -> dict | None:
+  """Path and checksum of the text behind the checkpoints of a workdir; None where it has none."""
+  return config_lib.read_record(workdir).get("text") if checkpoints.saved_steps(workdir) else None
+
+
+def record_config(given, config, workdir: str, text: dict | None = None) -> None:
   """Writes config.json; called once the data fits the config, so that a run that fails before leaves it as it was.
+
+  Args:
+    text: path and checksum of the text that is trained on; the path is recorded where the config names none.
 
   Raises:
     UserError: it cannot be written.
   """
   if jax.process_index() == 0:
     with _disk_errors(workdir):
-      config_lib.save(os.path.join(workdir, "config.json"), given, config)
+      config_lib.save(os.path.join(workdir, "config.json"), given, config, text)
   distributed.barrier("config")
 
 

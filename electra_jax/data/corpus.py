@@ -2,7 +2,7 @@
 
 import os
 
-from electra_jax.data import documents, shards, tokenizers
+from electra_jax.data import documents, provenance, shards, tokenizers
 from electra_jax.data.tokenizers import Tokenizer
 
 TOKENIZER_FOLDER = "tokenizer"
@@ -14,20 +14,26 @@ def shards_directory(config_data, workdir: str) -> str:
   return config_data.shards_path or os.path.join(workdir, SHARDS_FOLDER)
 
 
-def make_missing(config_data, workdir: str, seed: int, init_from: str = "") -> None:
+def make_missing(config_data, workdir: str, seed: int, init_from: str = "", trained_on: dict | None = None) -> None:
   """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
 
   Args:
     init_from: the run whose parameters this one starts from, if it does: it has its vocabulary, too.
+    trained_on: path and checksum of the text behind the workdir's checkpoints, if it has any.
 
   Raises:
-    UserError: the corpus or the vocabulary cannot be read, or the disk refuses; nothing half-made remains.
+    UserError: the corpus or the vocabulary cannot be read, or the disk refuses, and nothing half-made remains; the
+      shards that are there hold another text.
   """
   tokenizer = make_tokenizer(config_data, workdir, seed, init_from)
   directory = shards_directory(config_data, workdir)
   if not shards.exist(directory):
     print(f"No shards in {directory} yet: making them from {config_data.path}.", flush=True)
     shards.prepare(config_data, tokenizer, directory, seed)
+  source = shards.read_manifest(directory)["source"]
+  provenance.check_same_text(trained_on, source, workdir)
+  if note := provenance.check(source, config_data, directory):
+    print(note, flush=True)
 
 
 def make_tokenizer(config_data, workdir: str, seed: int, init_from: str = "") -> Tokenizer:

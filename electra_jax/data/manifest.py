@@ -41,7 +41,7 @@ def row_dtype(vocab_size: int, sequence_length: int) -> type:
 
 def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
          lengths: dict[str, Int64[np.ndarray, "length_plus_1"]], skipped: Counter, seconds: float,
-         unknown_words: Counter) -> dict:
+         unknown_words: Counter, source: dict) -> dict:
   """Everything that a reader checks, and the statistics of each split.
 
   Args:
@@ -50,6 +50,7 @@ def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dic
     skipped: why records were skipped -> how many.
     seconds: that the preparation took.
     unknown_words: the words behind the unknown tokens; the most frequent ones are recorded.
+    source: of `provenance.describe`, with the checksum of the text.
   """
   statistics = {"seconds": round(seconds, 3), "unknown_words": dict(unknown_words.most_common(NUM_UNKNOWN_WORDS))}
   for split in SPLITS:
@@ -61,7 +62,7 @@ def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dic
   return {
     "version": 2 if config_data.format in NSP_FORMATS else 1,
     "packing": {key: config_data[key] for key in PACKING_KEYS[config_data.format]}, "seed": seed,
-    "source": config_data.path, "shard_examples": config_data.shard_examples,
+    "source": source, "shard_examples": config_data.shard_examples,
     "tokenizer": {"kind": tokenizer.kind, "fingerprint": tokenizer.fingerprint, "vocab_size": tokenizer.vocab_size,
                   "pad_id": tokenizer.pad_id, "special_ids": sorted(tokenizer.special_ids)},
     "splits": splits, "statistics": statistics | {"skipped_records": dict(skipped)},
@@ -115,7 +116,8 @@ def read_manifest(directory: str) -> dict:
 
 def _check_fields(manifest: dict) -> None:
   """Touches every field that reading relies on; a KeyError, TypeError or ValueError tells which one is broken."""
-  packing, tokenizer = manifest["packing"], manifest["tokenizer"]
+  packing, tokenizer, source = manifest["packing"], manifest["tokenizer"], manifest["source"]
+  f"{source['path']} {source['files'].keys()} {source['checksum']}"
   row_dtype(tokenizer["vocab_size"], packing["sequence_length"])
   np.array([tokenizer["pad_id"], *tokenizer["special_ids"]], np.int64)
   for name, value in (("format", packing["format"]), ("fingerprint", tokenizer["fingerprint"])):

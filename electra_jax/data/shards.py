@@ -21,13 +21,13 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 from tqdm import tqdm
 
-from electra_jax.data import documents, journal, preparation, shard_files
+from electra_jax.data import documents, journal, preparation, provenance, shard_files
 from electra_jax.data import manifest as manifest_lib
 from electra_jax.data.examples import NO_NSP
 from electra_jax.data.manifest import REBUILD, SPLITS, exist, read_manifest
 from electra_jax.data.packing import NSP_FORMATS
 from electra_jax.data.shard_files import MANIFEST
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, listed
 
 __all__ = ["SPLITS", "ShardedExamples", "exist", "open_shards", "prepare", "read_manifest"]
 
@@ -57,10 +57,13 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   directory = os.path.abspath(directory)
   shard_files.check_replaceable(directory)
   job = journal.describe(config_data, tokenizer, seed)
+  source = provenance.describe(config_data)
+  if source["left_out"]:
+    print(f"Hidden files and folders are left out: {listed(source['left_out'], most=5)}", flush=True)
   partial = shard_files.make_partial_directory(directory, is_ours=lambda found: journal.is_of(found, job))
   is_kept = False
   try:
-    manifest = _write_splits(config_data, tokenizer, partial, seed, job, progress)
+    manifest = _write_splits(config_data, tokenizer, partial, seed, job, source, progress)
     path = os.path.join(partial, MANIFEST)
     with shard_files.disk_errors(path), open(path, "w", encoding="utf-8") as file:
       json.dump(manifest, file, indent=2)
@@ -79,7 +82,8 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   return manifest
 
 
-def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, show_progress: bool) -> dict:
+def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, source: dict,
+                  show_progress: bool) -> dict:
   """Writes the shards of both splits, or the rest of them, and returns the manifest."""
   started = time.monotonic()
   packing_job = preparation.make_job(config_data, tokenizer, seed)
@@ -104,7 +108,8 @@ def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, sh
   lengths = {split: progress.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
   splits = {split: writer.finish() for split, writer in writers.items()}
   return manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
-                           progress.seconds + time.monotonic() - started, progress.unknown_words)
+                           progress.seconds + time.monotonic() - started, progress.unknown_words,
+                           source | {"checksum": f"{progress.checksum:016x}"})
 
 
 def _total(progress: journal.Progress, name: str) -> int:

@@ -1,12 +1,14 @@
 """How is a corpus prepared ahead of a run? Tokenizer and shards in one command, for one run or for many."""
 
+import contextlib
 import os
 
 from absl import flags
 
+from electra_jax import checkpoints, figures
 from electra_jax import config as config_lib
-from electra_jax import figures
 from electra_jax import main as main_lib
+from electra_jax import workdir as workdir_lib
 from electra_jax.data import corpus, shard_files, shards
 from electra_jax.errors import UserError
 
@@ -38,10 +40,19 @@ def prepare_data(config, out: str) -> dict:
   Besides, `<out>/lengths.png` shows how long the examples are.
 
   Raises:
-    UserError: whatever reading, training, packing or writing has to say.
+    UserError: the folder is that of a run, or another job works there; whatever reading, training, packing or writing
+      has to say.
   """
-  tokenizer = corpus.make_tokenizer(config.data, out, config.seed)
-  manifest = shards.prepare(config.data, tokenizer, corpus.shards_directory(config.data, out), config.seed)
+  directory = corpus.shards_directory(config.data, out)
+  with contextlib.ExitStack() as holding:
+    for folder in {os.path.realpath(out), os.path.realpath(os.path.dirname(os.path.abspath(directory)))}:
+      holding.enter_context(workdir_lib.hold(folder))
+      if steps := checkpoints.saved_steps(folder):
+        raise UserError("The folder holds a run that was trained on its shards", got=f"{folder}, steps {steps}",
+                        allowed="a new folder, or one without checkpoints", fix="choose another --out (and "
+                        "--config.data.shards_path); a run makes shards that are missing by itself")
+    tokenizer = corpus.make_tokenizer(config.data, out, config.seed)
+    manifest = shards.prepare(config.data, tokenizer, directory, config.seed)
   plot_lengths(manifest, os.path.join(out, LENGTHS_PLOT))
   return manifest
 

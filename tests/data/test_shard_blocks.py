@@ -20,7 +20,7 @@ def directory(tmp_path):
   writer.add(rows)
   splits = {"train": writer.finish(), "heldout": shard_files.SplitWriter(str(tmp_path / "h"), 1, np.uint16).finish()}
   manifest = {"version": 1, "packing": {"format": "FULL-SENTENCES", "sequence_length": LENGTH}, "splits": splits,
-              "shard_examples": EXAMPLES,
+              "shard_examples": EXAMPLES, "source": {"path": "", "files": {}, "checksum": ""},
               "tokenizer": {"fingerprint": "", "vocab_size": 1000, "pad_id": 0, "special_ids": [0]}}
   (tmp_path / "manifest.json").write_text(json.dumps(manifest))
   return tmp_path, rows
