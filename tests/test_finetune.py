@@ -19,7 +19,7 @@ from electra_jax import checkpoints, finetune, predictions, pretrained, tasks
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.models.bert import SENTENCE_HEADS
+from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
 from electra_jax.tasks import batches, results, submissions
 from electra_jax.tasks.contract import HEADS
 from tests.workdirs import make_workdir
@@ -291,7 +291,7 @@ def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
 def test_fresh_layers_are_the_top_ones_and_everything_below_stays(source):
   start = pretrained.load(source[1])
   c = config_lib.resolve(finetune.complete(recipe(source), start, num_features=8))
-  transformer = finetune.make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
+  transformer = make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
   last = transformer.num_hidden_layers - 1
 
   def kept(seed, count):
@@ -312,7 +312,7 @@ def test_the_pooler_of_published_weights_goes_to_heads_over_a_sentence_alone(sou
   """ELECTRA's head over spans has a layer called `dense` as well, twice as wide."""
   start = pretrained.load(source[1])
   c = config_lib.resolve(finetune.complete(recipe(source), start, num_features=8))
-  transformer = finetune.make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
+  transformer = make_transformer_config(c.model, num_tokens=start.tokenizer.vocab_size, dtype="float32")
   transformer = dataclasses.replace(transformer, pooler="tanh")
   size = transformer.hidden_size
   pooler = {"kernel": np.full((size, size), 0.5, np.float32), "bias": np.full(size, 0.25, np.float32)}
