@@ -10,14 +10,14 @@ from jaxtyping import Array, Float, PyTree
 from electra_jax import sharding
 
 MOST_OPERANDS = 64  # of one kernel
+LARGE = 2**20  # entries: reading so many takes longer than starting a kernel
 
 
 def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
   """The sum of the squares of each array, in float32.
 
-  A GPU needs about as long to start a kernel as to add up a bias or the partial sums of a matrix. There the rows of
-  each matrix are added up by one kernel, and all sums that are equally many by a common one. Elsewhere, and where
-  devices hold parts of the parameters, each array is left to the compiler.
+  A GPU needs longer to start a kernel than to add up a bias or a small matrix, so there arrays of one shape share
+  kernels. Elsewhere, and where devices hold parts of the parameters, each array is left to the compiler.
   """
   squared = [jnp.square(array.astype(jnp.float32)) for array in arrays]
   if jax.default_backend() == "gpu" and sharding.keeps_parameters_whole():
@@ -26,20 +26,21 @@ def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
 
 
 def in_common(arrays: list[Float[Array, "..."]]) -> list[Float[Array, ""]]:
-  """The sum of each array: along the rows of each, then of all vectors of one length together.
+  """The sum of each array: all of one shape together, of large ones first the rows of each.
 
   >>> [float(total) for total in in_common([jnp.ones(3), jnp.ones((3, 4)), jnp.ones(()), jnp.ones((2, 1))])]
   [3.0, 12.0, 1.0, 2.0]
   """
-  vectors = [array.sum(-1).reshape(-1) if array.ndim > 1 else array.reshape(-1) for array in arrays]
+  parts = [array.sum(-1) if array.size > LARGE else array for array in arrays]
   totals: dict[int, Array] = {}
-  by_length = sorted(range(len(vectors)), key=lambda index: vectors[index].size)
-  for _, alike in itertools.groupby(by_length, key=lambda index: vectors[index].size):
+  by_shape = sorted(range(len(parts)), key=lambda index: parts[index].shape)
+  for _, alike in itertools.groupby(by_shape, key=lambda index: parts[index].shape):
     alike = list(alike)
     for start in range(0, len(alike), MOST_OPERANDS):
       some = alike[start:start + MOST_OPERANDS]
-      totals |= dict(zip(some, jnp.stack([vectors[index] for index in some]).sum(-1), strict=True))
-  return [totals[index] for index in range(len(vectors))]
+      stacked = jnp.stack([parts[index] for index in some]).reshape(len(some), -1)
+      totals |= dict(zip(some, stacked.sum(-1), strict=True))
+  return [totals[index] for index in range(len(parts))]
 
 
 def global_norm(tree: PyTree) -> Float[Array, ""]:

@@ -19,7 +19,8 @@ PROGRAMS = 1024  # strips of rows, at most: several for each of a GPU's 132 mult
 COLUMNS = 256  # of 16 bits each: one load of 16 bytes by each thread of a warp, so a row's sums stay within its warp
 TILE = 4096  # elements of as many whole rows as a program holds at a time, up to 32 for each of its threads
 WARPS = triton.CompilerParams(num_warps=4, num_stages=2)
-SPREAD = (16, 128)  # rows and columns of a tile of an activation, which has no sums along the row
+SPREAD = (16, 256)  # rows and columns of a tile of an activation, which has no sums along the row
+GRADIENT_SPREAD = (8, 256)  # of its gradient
 
 
 def choose(kernels: str, dtype) -> str:
@@ -197,10 +198,10 @@ def activation_gradients(first_row, product, gradient, bias, *, derivative, inte
   del first_row
   shape, width = product.shape, product.shape[-1]
   product, gradient = product.reshape(-1, width), gradient.reshape(-1, width)
-  strip, columns = strips(product.shape[0]), math.gcd(width, SPREAD[1])
+  strip, columns = strips(product.shape[0]), math.gcd(width, GRADIENT_SPREAD[1])
   tiles = pl.BlockSpec((strip, columns), lambda j, i: (i, j))
   dx, sums = pl.pallas_call(
-    functools.partial(_derivative_kernel, derivative=derivative, tile_rows=min(strip, SPREAD[0])),
+    functools.partial(_derivative_kernel, derivative=derivative, tile_rows=min(strip, GRADIENT_SPREAD[0])),
     grid=(width // columns, product.shape[0] // strip),
     in_specs=[pl.BlockSpec((columns,), lambda j, i: (j,)), tiles, tiles],
     out_specs=[tiles, pl.BlockSpec((None, columns), lambda j, i: (i, j))],

@@ -178,7 +178,7 @@ def test_attention_over_padding_alone_has_a_gradient(kernels):
 
   @jax.jit
   def gradients(product, bias):
-    return jax.value_and_grad(lambda *x: (attention(*x, mask, seeds, 0.1, kernels)[0] ** 2).sum(), (0, 1))(
+    return jax.value_and_grad(lambda *x: (attention.attention(*x, mask, seeds, 0.1, kernels)[0] ** 2).sum(), (0, 1))(
       product, bias)
 
   value, (of_product, of_bias) = gradients(product, bias)

@@ -16,9 +16,11 @@ def parameters(seed: int) -> dict:
   return {f"{index:03d}": jnp.asarray(rng.normal(size=shape), jnp.float32) for index, shape in enumerate(shapes)}
 
 
-@pytest.fixture(params=("each", "in_common"))
+@pytest.fixture(params=("each", "in_common", "rows_first"))
 def tree(request, monkeypatch) -> dict:
-  if request.param == "in_common":
+  if request.param == "rows_first":
+    monkeypatch.setattr(norms, "LARGE", 6)
+  if request.param != "each":
     monkeypatch.setattr(norms, "squares", lambda arrays: norms.in_common([x * x for x in arrays]))
   return parameters(0)
 
