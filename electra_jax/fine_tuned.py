@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from scipy.special import expit, softmax
 
 from electra_jax import inference
 from electra_jax.errors import UserError
@@ -20,6 +21,7 @@ from electra_jax.objectives.networks import Network
 from electra_jax.tasks import HEADS, batches, features, race, sentences, squad
 from electra_jax.tasks.contract import Example, Feature
 
+SCORES = {"softmax": softmax, "sigmoid": expit, "none": lambda logits: logits}  # names as in `hf_config.scores_of`
 ROWS = (1, 4, 16, inference.BATCH_SIZE)  # sizes of batches, so that few programs compile
 
 
@@ -33,8 +35,9 @@ class Said(NamedTuple):
 class Classes(NamedTuple):
   """What a classification head says."""
 
-  labels: tuple[str, ...]  # of a regression none
-  values: Float[np.ndarray, "labels"]  # probabilities; of a regression the value itself
+  labels: tuple[str, ...]  # of a regression to one value none
+  values: Float[np.ndarray, "labels"]  # probabilities; of a regression the values themselves
+  scores: str  # how they were made of logits: softmax | sigmoid (each label may be true by itself) | none
 
 
 class Tags(NamedTuple):
@@ -136,11 +139,11 @@ def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
     UserError: the model has no classification head.
   """
   check_head(run, "classification", "regression")
-  labels = tuple(run.config.fine_tuned.labels)
+  scores, labels = run.config.fine_tuned.scores, tuple(run.config.fine_tuned.labels)
+  if scores == "none" and len(labels) <= 1:
+    labels = ()
   outputs = _outputs(run, asked)["classification_head"]
-  is_regression = run.config.fine_tuned.head == "regression"
-  return _said(asked, [Classes((), rows[0]) if is_regression else Classes(labels, _softmax(rows[0]))
-                       for rows in outputs])
+  return _said(asked, [Classes(labels, SCORES[scores](rows[0]), scores) for rows in outputs])
 
 
 def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
@@ -154,7 +157,7 @@ def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
   found = []
   for rows, asked_one in zip(outputs, asked):
     (names,) = sentences.decode_tags({"tagging_head": rows}, asked_one, [asked_one[0]["_example"]], labels)
-    found.append(Tags(names, _softmax(rows[0][asked_one[0]["_first"]]).max(axis=-1)))
+    found.append(Tags(names, softmax(rows[0][asked_one[0]["_first"]], axis=-1).max(axis=-1)))
   return _said(asked, found)
 
 
@@ -165,7 +168,7 @@ def choose(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
     UserError: the model has no multiple-choice head.
   """
   check_head(run, "multiple_choice")
-  return _said(asked, [_softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
+  return _said(asked, [softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
 
 
 def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
@@ -199,11 +202,6 @@ def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
 
 def _said(asked: Sequence[list[Feature]], found: list) -> list[Said]:
   return [Said(one, any(row["_was_cut"] for row in rows)) for one, rows in zip(found, asked, strict=True)]
-
-
-def _softmax(logits: Float[np.ndarray, "*rows labels"]) -> Float[np.ndarray, "*rows labels"]:
-  shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-  return shares / shares.sum(axis=-1, keepdims=True)
 
 
 def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np.ndarray]]]:

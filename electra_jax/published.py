@@ -165,11 +165,14 @@ def _config(encoders: list[networks.Encoder], tokenizer: tokenizers.Tokenizer, k
   length = t.max_position_embeddings - t.position_offset
   named = {int(i): label for i, label in (kept.config.get("id2label") or {}).items()}
   head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
-  if head == "classification" and t.num_labels == 1:
-    head = "regression"
+  scores = "none"
+  if head == "classification":
+    scores = hf_config.scores_of(kept.config, t.num_labels)
+    head = "regression" if scores == "none" else head
   return FrozenConfigDict({
     "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
-    "fine_tuned": {"head": head, "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
+    "fine_tuned": {"head": head, "scores": scores,
+                   "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
                    "window_stride": 128, "max_question_length": 64, "max_answer_length": 30,  # BERT's SQuAD code
                    "num_best": 20, "is_answerable_known": False, "null_odds_threshold": 0.0},
     "generator": {"kind": "learned" if "mlm_head" in heads else "none"},

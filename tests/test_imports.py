@@ -44,7 +44,7 @@ ONLY_IN = {  # package -> files that may import it
   "tensorflow_datasets": {"data/documents.py", "tasks/records.py"}, "pyarrow": {"data/records.py"},
   "etils": {"data/files.py"},
   "datasets": {"data/hf_datasets.py", "tools/bench_data.py"}, "sentencex": {"data/sentence_splitting.py"},
-  "torch": {"exchange/fairseq.py", "exchange/hf.py"},  # pickled tensors, weights only; optional
+  "torch": {"exchange/torch_files.py"},  # pickled tensors, weights only; optional
   "safetensors": {"exchange/hf.py"},
   "matplotlib": {"figures.py", "tools/plot_run.py", "tools/report_page.py"},  # the last two: lines of a key; its text
 }

@@ -2,14 +2,13 @@
 
 import argparse
 import os
-import pickle
 import re
 
 import numpy as np
 from absl import logging
 
 from electra_jax.errors import UserError, listed, named
-from electra_jax.exchange import mapping
+from electra_jax.exchange import mapping, torch_files
 from electra_jax.exchange.weights import Weights
 
 # Hugging Face's name below `roberta.` -> fairseq's below `encoder.sentence_encoder.`; the head is called the same below
@@ -76,25 +75,9 @@ def read(path: str) -> dict[str, Weights]:
 
 
 def _load(file: str):
-  try:
-    import torch
-  except ImportError as error:
-    raise UserError("Reading a fairseq checkpoint needs PyTorch", got=error, allowed="PyTorch 2.5 or newer, CPU only",
-                    fix="pip install torch --index-url https://download.pytorch.org/whl/cpu") from error
-  try:
-    with torch.serialization.safe_globals([argparse.Namespace]):  # a bag of values: building one runs no code
-      return torch.load(file, map_location="cpu", weights_only=True)
-  except Exception as error:  # UnpicklingError; of a damaged file RuntimeError, EOFError, OSError, KeyError, ...
-    refused = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-    if refused:
-      raise UserError("The fairseq checkpoint holds objects that would run code when loaded",
-                      got=f"{refused.group(1)} in {file}",
-                      allowed="tensors, numbers, text, containers of these, and argparse.Namespace",
-                      fix="where you trust the file and have fairseq, save its parameters alone: import torch; "
-                      "c = torch.load(FILE, weights_only=False); torch.save({'model': c['model']}, NEW)") from error
-    said = [line.strip() for line in str(error).rpartition("error:")[2].split("\n") if line.strip()] or ["no message"]
-    raise UserError("The fairseq checkpoint cannot be read", got=f"{file}: {type(error).__name__}: {said[0][:200]}",
-                    allowed="a complete file written by torch.save", fix="download or copy it again") from error
+  return torch_files.load(file, (argparse.Namespace,), fix="where you trust the file and have fairseq, save its "
+                          "parameters alone: import torch; c = torch.load(FILE, weights_only=False); "
+                          "torch.save({'model': c['model']}, NEW)")
 
 
 def _normalise(model: dict) -> dict:

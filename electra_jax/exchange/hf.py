@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import re
 from collections.abc import Sequence
 
@@ -10,11 +9,12 @@ import numpy as np
 from absl import logging
 
 from electra_jax.errors import UserError, listed, named
-from electra_jax.exchange import hf_config, mapping
+from electra_jax.exchange import hf_config, mapping, torch_files
 from electra_jax.exchange.weights import Weights
 
 # In the order of preference; an index names the shards of one model.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+STATE_DICTS = ("model", "state_dict", "model_state_dict", "module")  # of training checkpoints
 PAIR = ("discriminator", "encoder", "generator")  # the folders that tools/export makes of a run with two networks
 
 # Stored by some versions of transformers, computed by all: no parameters.
@@ -41,8 +41,8 @@ def _is_model(folder: str) -> bool:
   if any(os.path.isfile(os.path.join(folder, name)) for name in FILES):
     return True
   try:
-    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-      return "model_type" in json.load(file)
+    with open(os.path.join(folder, "config.json"), "rb") as file:
+      return "model_type" in json.loads(file.read())
   except (OSError, ValueError, TypeError):
     return False
 
@@ -76,8 +76,8 @@ def read_network(folder: str) -> Weights:
   """
   path = os.path.join(folder, "config.json")
   try:
-    with open(path, encoding="utf-8") as file:
-      config = dict(json.load(file))
+    with open(path, "rb") as file:
+      config = dict(json.loads(file.read()))  # of bytes: a byte order mark is passed over
   except (OSError, ValueError, TypeError) as error:
     raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
                     allowed="the JSON file beside its weights", fix="download the whole repository again") from error
@@ -93,7 +93,7 @@ def read_network(folder: str) -> Weights:
   config |= {key: model[key] for key in hf_config.SAME}
   if family == "roberta":
     config["pad_token_id"] = model["position_offset"] - 1
-  _check_table(tensors, family, config, folder)
+  _check_sizes(tensors, family, config, folder)
   return Weights(config, tensors)
 
 
@@ -147,23 +147,17 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_bin(path: str) -> dict[str, np.ndarray]:
-  """A pickled state dict. Nothing in it is executed: tensors and plain containers are all that is let through."""
-  try:
-    import torch
-  except ImportError as error:
-    raise UserError("Reading pytorch_model.bin needs PyTorch", got=error, allowed="PyTorch 2.5 or newer, CPU only",
-                    fix="pip install torch --index-url https://download.pytorch.org/whl/cpu, or use the model's "
-                    "model.safetensors") from error
-  try:
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in found.items()}
-  except Exception as error:  # UnpicklingError; of a damaged file RuntimeError, EOFError, OSError, KeyError, ...
-    refused = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
-    if refused:
-      raise UserError("The weights hold objects that would run code when loaded", got=f"{refused.group(1)} in {path}",
-                      allowed="tensors in plain containers, or model.safetensors",
-                      fix="do not load this file; ask for the model's model.safetensors") from error
-    raise _damaged(path, error) from error
+  """A state dict of torch.save, or the one in a training checkpoint."""
+  found = torch_files.load(path)
+  if isinstance(found, dict):
+    found = next((found[key] for key in STATE_DICTS if isinstance(found.get(key), dict)), found)
+  others = [f"{name!r}, a {type(value).__name__}" for name, value in found.items() if not hasattr(value, "numpy")
+            ] if isinstance(found, dict) else [f"a {type(found).__name__}"]
+  if others:
+    raise UserError("The weights are not a table of tensors", got=f"{path} holds{listed(others, most=5)}",
+                    allowed="{name: tensor}, also below one of " + ", ".join(map(repr, STATE_DICTS)),
+                    fix="save the state dict alone: torch.save(model.state_dict(), 'pytorch_model.bin')")
+  return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in found.items()}
 
 
 def _damaged(path: str, error: object) -> UserError:
@@ -223,13 +217,17 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
   return {name: value for name, value in tensors.items() if name not in unknown}
 
 
-def _check_table(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
-  """The vocabulary of config.json is that of the weights; every other size is checked where the model is built."""
+def _check_sizes(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
+  """Vocabulary and layers of config.json are those of the weights; other sizes are checked where the model is built."""
   table = tensors.get(f"{family}.{TABLE}")
-  if table is not None and len(table) != config["vocab_size"]:
-    raise UserError("config.json and the weights disagree about the vocabulary",
-                    got=f"vocab_size={config['vocab_size']}, {len(table)} rows in {family}.{TABLE} of {folder}",
-                    allowed="equal numbers", fix="use the config.json that belongs to the weights")
+  layers = {match.group(1) for name in tensors if (match := re.search(r"\.encoder\.layer\.(\d+)\.", name))}
+  for key, size, where in (("vocab_size", None if table is None else len(table), f"rows in {family}.{TABLE}"),
+                           ("num_hidden_layers", len(layers), f"layers in {family}.encoder")):
+    if size is not None and size != config[key]:
+      what = "vocabulary" if key == "vocab_size" else "number of layers"
+      raise UserError(f"config.json and the weights disagree about the {what}",
+                      got=f"{key}={config[key]}, {size} {where} of {folder}", allowed="equal numbers",
+                      fix="use the config.json that belongs to the weights")
 
 
 # ---- writing ----

@@ -12,6 +12,16 @@ SAME = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_
 # What config.json may leave out, because transformers' own classes know it; layer_norm_eps is 1e-12 in all three.
 OPTIONAL = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
             "layer_norm_eps": 1e-12, "initializer_range": 0.02, "type_vocab_size": 2}
+# What sizes and rates may be: (type, does the value fit, in words).
+COUNT = (int, lambda n: n >= 1, "a whole number of at least 1")
+RATE = ((int, float), lambda x: 0 <= x < 1, "a number from 0 to below 1")
+VALUES = dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                        "max_position_embeddings", "type_vocab_size", "embedding_size"), COUNT) | {
+  "hidden_dropout_prob": RATE, "attention_probs_dropout_prob": RATE, "layer_norm_eps": RATE,
+  "initializer_range": RATE, "pad_token_id": (int, lambda n: n >= 0, "a whole number of at least 0"),
+  "architectures": (list, lambda names: all(isinstance(name, str) for name in names), "a list of names"),
+  "id2label": (dict, lambda names: all(key.isdecimal() for key in names), "an object with numbers as keys"),
+  "problem_type": (str, lambda name: True, "text")}
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}  # theirs -> ours
 
 # family -> our head -> transformers' class. None: an encoder without a head.
@@ -107,13 +117,21 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer,
   return config
 
 
+def scores_of(config: dict, num_labels: int) -> str:
+  """What transformers' pipeline makes of a classifier's logits: softmax | sigmoid (each label by itself) | none."""
+  problem = config.get("problem_type")
+  if problem == "regression":
+    return "none"
+  return "sigmoid" if problem == "multi_label_classification" or num_labels == 1 else "softmax"
+
+
 def check_family(config: dict, where: str) -> None:
   """Old files name no family; a name that is there must be one of ours.
 
   Raises:
     UserError: it is another.
   """
-  if config.get("model_type", "bert") not in ARCHITECTURES:
+  if config.get("model_type", "bert") not in list(ARCHITECTURES):
     raise UserError("The weights are of a family that is not built here",
                     got=f"model_type={config['model_type']!r} in {where}", allowed=", ".join(ARCHITECTURES),
                     fix="use a BERT, RoBERTa or ELECTRA")
@@ -123,11 +141,12 @@ def to_model(config: dict, where: str) -> dict:
   """Our `config.model` keys from a config.json; `vocab_size` is theirs, without padding.
 
   Raises:
-    UserError: a size is missing, or it describes parts that are not built here.
+    UserError: a size is missing or impossible, or it describes parts that are not built here.
   """
   check_family(config, where)
   family = config["model_type"]
   given = OPTIONAL | config
+  _check_values(given, where)
   missing = [key for key in ("vocab_size", *SAME) if given.get(key) is None]
   odd = [f"{key}={given[key]!r}" for key, allowed in (
     ("hidden_act", (*ACTIVATIONS, None)), ("position_embedding_type", ("absolute", None)),
@@ -142,5 +161,24 @@ def to_model(config: dict, where: str) -> dict:
   model["hidden_act"] = ACTIVATIONS[given["hidden_act"]]
   # transformers' ElectraConfig has 128 by default, whatever the hidden size.
   model["embedding_size"] = given.get("embedding_size", 128) if family == "electra" else given["hidden_size"]
-  model["position_offset"] = given.get("pad_token_id", 1) + 1 if family == "roberta" else 0
+  padding = given.get("pad_token_id")
+  model["position_offset"] = (1 if padding is None else padding) + 1 if family == "roberta" else 0
+  if model["hidden_size"] % model["num_attention_heads"] or (
+      model["max_position_embeddings"] <= model["position_offset"]):
+    keys = ("hidden_size", "num_attention_heads", "max_position_embeddings", "position_offset")
+    raise UserError("The sizes in config.json do not fit each other",
+                    got=f"{where}: " + ", ".join(f"{key}={model[key]}" for key in keys),
+                    allowed="a hidden_size that the heads divide, more positions than the padding id takes (RoBERTa)",
+                    fix="use the config.json that belongs to the weights")
   return model
+
+
+def _check_values(given: dict, where: str) -> None:
+  """Raises where a value has a wrong type or is out of range; what is missing or null is looked at elsewhere."""
+  faults = [f"{key}={repr(given[key])[:60]}, not {words}" for key, (kind, fits, words) in VALUES.items()
+            if given.get(key) is not None and not (
+              isinstance(given[key], kind) and not isinstance(given[key], bool) and fits(given[key]))]
+  if faults:
+    raise UserError("config.json has values that no model can have", got=f"{where}: {'; '.join(faults)}",
+                    allowed="sizes and rates as numbers, as transformers writes them",
+                    fix="use the config.json that belongs to the weights")

@@ -163,12 +163,17 @@ def check_texts(run: Run, item: Item) -> list[Feature]:
 
 
 def record_classes(one: FineTuned) -> dict:
-  """The likeliest label and all probabilities; of a regression its value."""
-  labels, values = one.said.found
+  """The likeliest label and all probabilities; of labels that may be true together also those of at least one half; of
+  a regression its value or values.
+  """
+  labels, values, scores = one.said.found
   if not labels:
     return _record(one, value=_rounded(float(values[0])))
-  return _record(one, label=labels[int(values.argmax())],
-                 probabilities={label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)})
+  by_label = {label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)}
+  if scores == "none":
+    return _record(one, values=by_label)
+  together = {"labels": [label for label, p in zip(labels, values) if p >= 0.5]} if scores == "sigmoid" else {}
+  return _record(one, label=labels[int(values.argmax())], **together, probabilities=by_label)
 
 
 def check_words(run: Run, item: Item) -> list[Feature]:

@@ -71,6 +71,23 @@ def test_classes_of_texts_and_pairs(tmp_path, family):
   assert TASKS["classify"].record(long)["was_cut"]
 
 
+@pytest.mark.parametrize("problem, num_labels", [
+  ("multi_label_classification", 3), ("multi_label_classification", 1), ("single_label_classification", 3),
+  ("regression", 3), ("regression", 1), (None, 3), (None, 1)])
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_scores_are_those_of_the_pipeline(tmp_path, family, problem, num_labels):
+  sizes = {"roberta": dict(type_vocab_size=1, pad_token_id=1)}.get(family, {})
+  model, run = saved(tmp_path, family, "classification_head", num_labels=num_labels, problem_type=problem, **sizes)
+  tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path)
+  pipeline = transformers.pipeline("text-classification", model, tokenizer=tokenizer, top_k=None)
+  (expected,) = pipeline(["b q"])
+  (one,) = records(run, "classify", tmp_path, [{"text": "b q"}])
+  found = one.get("probabilities") or one.get("values") or {"LABEL_0": one["value"]}
+  assert found == {row["label"]: pytest.approx(row["score"], abs=1e-4) for row in expected}
+  is_apart = problem == "multi_label_classification" or (num_labels == 1 and problem != "regression")
+  assert one.get("labels", []) == [name for name in found if is_apart and found[name] >= 0.5]
+
+
 def test_tags_of_words(tmp_path):
   model, run = saved(tmp_path, "bert", "tagging_head", num_labels=3)
   listed, plain = records(run, "tag", tmp_path, [{"words": ["a", "b", "c"]}, {"words": "a b c"}])

@@ -1,6 +1,8 @@
 """Are Hugging Face folders read whatever wrote them, and refused with a reason where something is wrong?"""
 
+import argparse
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -170,6 +172,19 @@ def code_in_bin(folder):
   torch.save({"weight": torch.zeros(2), "extra": Code()}, folder / "pytorch_model.bin")
 
 
+def in_bin(content):
+  """Writes pytorch_model.bin in place of the weights: bytes, or what torch.save makes of a function of the tensors."""
+  def change(folder):
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    own = {name: torch.tensor(value) for name, value in arrays.items()}
+    (folder / "model.safetensors").unlink()
+    if isinstance(content, bytes):
+      (folder / "pytorch_model.bin").write_bytes(content)
+    else:
+      torch.save(content(own), folder / "pytorch_model.bin")
+  return change
+
+
 def tensors(**changes):
   def change(folder):
     write(folder, tensors=lambda own: own | {name.replace("__", "."): value for name, value in changes.items()})
@@ -182,6 +197,38 @@ FAULTS = {
   "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json that can be read", "config.json"),
   "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "The folder has no weights", "config.json"),
   "code in .bin": (code_in_bin, "objects that would run code", "print"),
+  **{f"a raw pickle of protocol {p}": (in_bin(pickle.dumps({"w": Code()}, p)), "would run code", name)
+     for p, name in ((0, "a pickle"), (2, "print"), (4, "a pickle that torch.save has not written"), (5, "a pickle"))},
+  "a raw pickle of numbers": (in_bin(pickle.dumps({"w": [1.0]}, 2)), "would run code", "a pickle"),
+  "a raw pickle of an array": (in_bin(pickle.dumps({"w": np.zeros(2)})), "would run code", "a pickle"),
+  "a whole module": (in_bin(lambda own: torch.nn.Linear(2, 2)), "would run code", "torch.nn.modules"),
+  "options beside tensors": (in_bin(lambda own: {"model": own, "args": argparse.Namespace(x=1)}), "would run code",
+                             "argparse.Namespace"),
+  "a web page": (in_bin(b"<html>404</html>"), "cannot be read", "b'<html>404</html>'"),
+  "a pointer of LFS": (in_bin(b"version https://git-lfs.github.com/spec/v1\n"), "cannot be read", "git-lfs"),
+  "an empty file": (in_bin(b""), "cannot be read", "it is empty"),
+  "a list": (in_bin(lambda own: [own]), "not a table of tensors", "a list"),
+  "numbers beside tensors": (in_bin(lambda own: own | {"epoch": 3}), "not a table of tensors", "'epoch', a int"),
+  "another table": (in_bin(lambda own: {"net": own}), "not a table of tensors", "'net', a dict"),
+  "text for a size": (config(hidden_size="big"), "no model can have", "hidden_size='big'"),
+  "a list for a size": (config(num_attention_heads=[2]), "no model can have", "num_attention_heads=[2]"),
+  "a negative size": (config(intermediate_size=-4), "no model can have", "intermediate_size=-4"),
+  "no layers": (config(num_hidden_layers=0), "no model can have", "num_hidden_layers=0"),
+  "a fraction": (config(vocab_size=50.5), "no model can have", "vocab_size=50.5"),
+  "true for a size": (config(type_vocab_size=True), "no model can have", "type_vocab_size=True"),
+  "a rate above 1": (config(hidden_dropout_prob=7), "no model can have", "hidden_dropout_prob=7"),
+  "text for a rate": (config(layer_norm_eps="1e-12"), "no model can have", "layer_norm_eps='1e-12'"),
+  "labels as a list": (config(id2label=["a", "b"]), "no model can have", "id2label=['a', 'b']"),
+  "labels by name": (config(id2label={"a": 0}), "no model can have", "id2label={'a': 0}"),
+  "one architecture": (config(architectures="BertModel"), "no model can have", "architectures='BertModel'"),
+  "a family as a list": (config(model_type=["bert"]), "family that is not built here", "['bert']"),
+  "an activation as a list": (config(hidden_act=["gelu"]), "does not describe an encoder", "hidden_act=['gelu']"),
+  "heads that do not divide": (config(num_attention_heads=3), "do not fit each other", "num_attention_heads=3"),
+  "more layers": (config(num_hidden_layers=10**9), "disagree about the number of layers", "1000000000"),
+  "a config that is a list": (lambda folder: (folder / "config.json").write_text("[1]"), "no config.json",
+                              "config.json"),
+  "a config that is null": (lambda folder: (folder / "config.json").write_text("null"), "no config.json",
+                            "config.json"),
   "another family": (config(model_type="gpt2"), "family that is not built here", "gpt2"),
   "the wrong family": (config(model_type="roberta"), "not those of the roberta", "bert.embeddings"),
   "another activation": (config(hidden_act="relu"), "does not describe an encoder", "hidden_act='relu'"),
@@ -206,7 +253,16 @@ def test_faults_are_told_in_four_parts(tmp_path, fault, capsys):
   with pytest.raises(UserError, match=what) as error:
     read_one(tmp_path / "m")
   assert got in error.value.got and error.value.allowed and error.value.fix
+  assert "weights_only" not in str(error.value) and len(str(error.value)) < 2000
   assert "must not run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("key", hf.STATE_DICTS)
+def test_the_state_dict_of_a_training_checkpoint(tmp_path, key):
+  own = write(tmp_path / "m")
+  in_bin(lambda tensors: {key: tensors, "epoch": 3, "lr": 0.1, "note": "x"})(tmp_path / "m")
+  found = read_one(tmp_path / "m").tensors
+  assert found.keys() == own.keys() and all(np.array_equal(found[name], own[name]) for name in own)
 
 
 def test_unknown_head_is_named_and_left_out(tmp_path, caplog):

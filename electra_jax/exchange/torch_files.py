@@ -1,0 +1,54 @@
+"""Files of torch.save: tensors and plain containers are read, and nothing in a file is executed."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from electra_jax.errors import UserError
+
+PICKLES = (b"\x80", b"(", b"c", b"]", b"}")  # first bytes of pickles: of protocol 2 and later; of 0 and 1
+OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # of PyTorch before 1.6: a pickled number
+
+
+def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this file; ask for a model.safetensors"
+         ) -> Any:
+  """What torch.save wrote, on the host.
+
+  Args:
+    allowed: further classes that may be built, because building them runs no code.
+    fix: the advice where the file holds other objects.
+
+  Raises:
+    UserError: PyTorch is not installed, the file holds objects other than tensors, or it is damaged.
+  """
+  try:
+    import torch
+  except ImportError as error:
+    raise UserError("Reading weights of torch.save needs PyTorch", got=f"{path}: {error}",
+                    allowed="PyTorch 2.5 or newer, CPU only",
+                    fix="pip install torch --index-url https://download.pytorch.org/whl/cpu, or use the model's "
+                    "model.safetensors") from error
+  try:
+    with open(path, "rb") as file:
+      start = file.read(64)
+    with torch.serialization.safe_globals(list(allowed)):
+      return torch.load(path, map_location="cpu", weights_only=True)
+  except OSError as error:
+    raise _damaged(path, error.strerror or error) from error
+  except Exception as error:  # UnpicklingError; of a damaged file RuntimeError, EOFError, KeyError, ...
+    name = re.search(r"GLOBAL ([\w.]+)", str(error))
+    is_other_pickle = start.startswith(PICKLES) and not OLD_FORMAT.startswith(start[:len(OLD_FORMAT)])
+    if name or is_other_pickle:  # PyTorch's own words end with how to load it all the same
+      raise UserError("The weights hold objects that would run code when loaded",
+                      got=f"{name.group(1) if name else 'a pickle that torch.save has not written'} in {path}",
+                      allowed="tensors, numbers, text and containers of these as torch.save writes them, "
+                      "or model.safetensors", fix=fix) from error
+    if not start.startswith((b"PK", b"\x80")):
+      raise _damaged(path, f"begins with {start[:24]!r}, so torch.save has not written it" if start else "it is empty"
+                     ) from error
+    raise _damaged(path, (str(error).strip().splitlines() or [type(error).__name__])[0][:200]) from error
+
+
+def _damaged(path: str, got: object) -> UserError:
+  return UserError("The weights cannot be read", got=f"{path}: {got}", allowed="a complete file of torch.save",
+                   fix="download or copy it again")
