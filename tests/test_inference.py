@@ -76,6 +76,7 @@ def test_masks_side_by_side_and_at_the_ends(tokenizer):
 
 def test_put_in_keeps_offsets_of_what_stays():
   class Words:
+    prefix = "##"
     kind, special_ids = "wordpiece", (0,)
 
     def tokens(self, ids):

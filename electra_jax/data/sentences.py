@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_jax.data.tokenizer_kinds import SPECIAL_NAMES, Tokenizer
+from electra_jax.data.tokenizer_base import SPECIAL_NAMES, Tokenizer
+from electra_jax.data.tokenizer_kinds import trimmed
 from electra_jax.errors import UserError
 
 MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK] or <mask>
@@ -15,7 +16,8 @@ MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK
 PIECES = {
   "sentencepiece": lambda tokenizer, i, token: token.replace("▁", " "),
   "sentencepiece_bpe": lambda tokenizer, i, token: token.replace("▁", " "),
-  "wordpiece": lambda tokenizer, i, token: token[2:] if token.startswith("##") else " " + token,
+  "wordpiece": lambda tokenizer, i, token: (
+    token.removeprefix(tokenizer.prefix) if token.startswith(tokenizer.prefix) else " " + token),
   "byte_bpe": lambda tokenizer, i, token: tokenizer.decode([i]),
 }
 
@@ -35,46 +37,33 @@ class Sentence(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, text: str, max_tokens: int) -> Sentence:
-  """[CLS] text [SEP]; each literal "[MASK]" or "<mask>" becomes the mask token.
+  """[CLS] text [SEP]; each literal "[MASK]" or "<mask>" becomes the mask token, whatever the vocabulary calls it.
 
   A mask stands for a whole word with the space before it, as in training: "is [MASK]." is "is" [MASK] ".".
 
   Raises:
     UserError: the text has no token, or more than `max_tokens`, special tokens included.
   """
-  ids, offsets, masks, start = [tokenizer.cls_id], [(0, 0)], [], 0
-  for mask in [*MASK_TEXT.finditer(text), None]:
-    end = mask.start() if mask else len(text)
-    chunk_ids, chunk_offsets = _encode_chunk(tokenizer, text[start:end].rstrip(), follows_mask=start > 0)
-    ids += chunk_ids
-    offsets += [(start + first, start + last) for first, last in chunk_offsets]
-    if mask:
-      masks.append(len(ids))
-      ids.append(tokenizer.mask_id)
-      offsets.append(mask.span())
-      start = mask.end()
-  if len(ids) == 1:
+  (mask_name,) = tokenizer.tokens([tokenizer.mask_id])
+  places, copied = [], 0  # of each character that the tokenizer reads, where it stands in `text`
+  for mask in MASK_TEXT.finditer(text):
+    places += [*range(copied, mask.start()), *[mask.start()] * len(mask_name)]
+    copied = mask.end()
+  places += range(copied, len(text) + 1)
+  ids, offsets = tokenizer.encode_words(MASK_TEXT.sub(lambda _: mask_name, text).rstrip())
+  offsets = [trimmed(text, places[start], places[end]) if i == tokenizer.mask_id else (places[start], places[end])
+             for i, (start, end) in zip(ids, offsets)]
+  if not ids:
     raise UserError("A sentence is empty", got=repr(text), allowed="text with at least one visible character",
                     fix='write it in quotes: "The capital of France is [MASK]."')
-  if len(ids) + 1 > max_tokens:
-    raise UserError("A sentence is too long for this model", got=f"{len(ids) + 1} tokens in {text[:60]!r}...",
+  if len(ids) + 2 > max_tokens:
+    raise UserError("A sentence is too long for this model", got=f"{len(ids) + 2} tokens in {text[:60]!r}...",
                     allowed=f"at most {max_tokens} tokens, two special ones included: data.sequence_length of the run; "
                             "positions behind it were never trained",
                     fix="split the text, or train with a longer --config.data.sequence_length")
-  return Sentence(text, [*ids, tokenizer.sep_id], [*offsets, (len(text), len(text))], masks)
-
-
-def _encode_chunk(tokenizer: Tokenizer, chunk: str, follows_mask: bool) -> tuple[list[int], list[tuple[int, int]]]:
-  """Ids and offsets of the text between two masks, encoded as it would be after a word."""
-  if not follows_mask or not chunk or chunk[0].isspace():
-    return tokenizer.encode_words(chunk)
-  # SentencePiece begins every text with a space; a character in front, of which no piece is a part, takes it.
-  anchor = "." if chunk[0].isalnum() else "a"
-  ids, offsets = tokenizer.encode_words(anchor + chunk)
-  kept = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
-  if any(start < 1 < end for start, end in offsets):  # one piece covers both
-    return tokenizer.encode_words(chunk)
-  return [i for i, _ in kept], [offset for _, offset in kept]
+  ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+  return Sentence(text, ids, [(0, 0), *offsets, (len(text), len(text))],
+                  [position for position, i in enumerate(ids) if i == tokenizer.mask_id])
 
 
 def piece_text(tokenizer: Tokenizer, token_id: int) -> str:

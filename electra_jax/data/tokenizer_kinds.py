@@ -1,192 +1,33 @@
 """How does text become token ids, and back? SentencePiece, WordPiece (BERT) and byte-level BPE (RoBERTa section 4.4).
 
 A tokenizer is defined by one or two published files (`file_names`) and the fact whether it lowercases.
-Special ids are looked up in the vocabulary by name, never assumed. No special token is registered with the libraries,
-so that a literal "[MASK]" or "<mask>" in a text is plain text; only packing and masking insert the ids.
+Special ids are looked up in the vocabulary by name, never assumed. In a corpus a literal "[MASK]" or "<mask>" is plain
+text; in examples and questions it is the special token (`Tokenizer.encode`).
 """
 
 import functools
-import hashlib
 import itertools
 import json
-import os
 import re
-import shutil
 import unicodedata
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
 
-import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from electra_jax.data.tokenizer_base import SPECIAL_NAMES, Tokenizer
 from electra_jax.errors import UserError, named
-
-# role -> the names that published vocabularies give it; the first one found counts (XLNet has both <cls> and <s>).
-SPECIAL_NAMES = {
-  "pad": ("[PAD]", "<pad>"),
-  "unk": ("[UNK]", "<unk>"),
-  "cls": ("[CLS]", "<cls>", "<s>"),
-  "sep": ("[SEP]", "<sep>", "</s>"),
-  "mask": ("[MASK]", "<mask>"),
-}
-FACTS_FILE = "tokenizer_facts.json"
 
 _IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
 
 _BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # where byte-level BPE always begins a new word
 KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
 
-# Entries that fill a vocabulary up to a round size (BERT, fairseq, T5); they occur in no text.
-_FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
 
-
-class Tokenizer(ABC):
-  """Text to ids and back, and which id plays which special role.
-
-  Attributes:
-    kind: its row in `tokenizers.TOKENIZERS`.
-    vocab_size: true count of entries, which may be below the size that was asked for.
-    pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special roles.
-    special_ids: ascending; these five and all unused or control entries: never masked, never predicted or drawn at
-      random, never produced from text (except unk_id).
-    fingerprint: SHA-256 over the files that define the tokenizer; equal fingerprints give equal ids.
-    lowercase: whether text is lowercased (and, for WordPiece, stripped of accents) first.
-    files: name -> content of the defining files.
-    continues_word: bool [vocab]: whether a token goes on with the word that the token before it begins or continues.
-      Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
-  """
-
-  kind: ClassVar[str]
-  file_names: ClassVar[tuple[str, ...]]
-  special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
-
-  def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
-    """Builds the tokenizer; `source` is how errors call the vocabulary.
-
-    Raises:
-      UserError: the files cannot be parsed, or a special token is missing.
-    """
-    self.files, self.lowercase = dict(files), bool(lowercase)
-    try:
-      entries = self._build()
-    except UserError:
-      raise
-    except Exception as error:  # the libraries raise plain Exception, RuntimeError, OSError, ValueError, ...
-      raise UserError(f"The {self.kind} vocabulary cannot be read", got=f"{source}: {error}",
-                      allowed=f"the published form of {' + '.join(self.file_names)}",
-                      fix="check the file, or train a new vocabulary with electra_jax.tools.train_tokenizer") from error
-    self.vocab_size = len(entries)
-    ids = {token: i for i, token in enumerate(entries)}
-    special = {role: next((ids[name] for name in names if name in ids), None) for role, names in SPECIAL_NAMES.items()}
-    missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, i in special.items() if i is None]
-    if missing:
-      raise UserError("The vocabulary lacks special tokens that pre-training needs",
-                      got=f"{source} with {len(entries)} entries has no {', no '.join(missing)}",
-                      allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
-                      fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "
-                          "electra_jax.tools.train_tokenizer")
-    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special.values()
-    fillers = (i for i, token in enumerate(entries) if self._is_filler(i, token))
-    self.special_ids = tuple(sorted({*special.values(), *fillers}))
-    self._special = frozenset(self.special_ids)
-    digest = hashlib.sha256(f"{self.kind} lowercase={self.lowercase}".encode())
-    for name in sorted(self.files):
-      digest.update(f"\0{name} {len(self.files[name])}\0".encode() + self.files[name])
-    self.fingerprint = digest.hexdigest()
-
-  @functools.cached_property
-  def continues_word(self) -> np.ndarray:
-    """See the class."""
-    return np.array([i not in self._special and self._continues_word(i) for i in range(self.vocab_size)])
-
-  def __reduce__(self):  # the libraries' objects need not cross process borders, the files do
-    return type(self), (self.files, self.lowercase)
-
-  def encode(self, text: str) -> list[int]:
-    """The ids of one text, without special tokens."""
-    return self.encode_batch([text])[0]
-
-  @abstractmethod
-  def encode_batch(self, texts: list[str]) -> list[list[int]]:
-    """The ids of each text, without special tokens; a literal "[MASK]" or "<mask>" is plain text."""
-
-  @abstractmethod
-  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ids of a text and, for each, the half-open range of characters (code points) that it stands for."""
-
-  def decode(self, ids: Iterable[int]) -> str:
-    """Readable text; special tokens appear by name, set off by spaces."""
-    parts, run = [], []
-    for i in [*map(int, ids), None]:
-      if i is not None and i not in self._special:
-        run.append(i)
-        continue
-      if run:
-        parts.append(self._decode_ordinary(run))
-        run = []
-      if i is not None:
-        parts.append(self.tokens([i])[0])
-    return " ".join(part.strip() for part in parts) if len(parts) > 1 else "".join(parts)
-
-  @abstractmethod
-  def tokens(self, ids: Iterable[int]) -> list[str]:
-    """The vocabulary entry behind each id."""
-
-  def facts(self) -> dict:
-    """What `tokenizer_facts.json` records beside the files."""
-    return {"kind": self.kind, "lowercase": self.lowercase, "vocab_size": self.vocab_size, "pad_id": self.pad_id,
-            "unk_id": self.unk_id, "cls_id": self.cls_id, "sep_id": self.sep_id, "mask_id": self.mask_id,
-            "special_ids": list(self.special_ids), "fingerprint": self.fingerprint}
-
-  def save(self, directory: str) -> None:
-    """Writes the files and the facts; the directory appears complete or not at all.
-
-    Raises:
-      UserError: the directory holds something else, or the disk refuses.
-    """
-    facts_path = os.path.join(directory, FACTS_FILE)
-    if os.path.exists(facts_path):
-      with open(facts_path, encoding="utf-8") as file:
-        if json.load(file).get("fingerprint") == self.fingerprint:
-          return
-    if os.path.lexists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
-      raise UserError("The directory for the tokenizer is taken", got=f"{directory} exists and holds something else",
-                      allowed="a new or empty directory", fix="choose another directory, or move the old one away")
-    partial = f"{os.path.normpath(directory)}.partial-{os.getpid()}"
-    try:
-      os.makedirs(partial)
-      for name, content in {**self.files, FACTS_FILE: json.dumps(self.facts(), indent=2).encode() + b"\n"}.items():
-        with open(os.path.join(partial, name), "wb") as file:
-          file.write(content)
-      os.replace(partial, directory)
-    except OSError as error:
-      raise UserError("The tokenizer cannot be written", got=f"{directory}: {error.strerror or error}",
-                      allowed="a writable place with room for about 2 MB", fix="check the disk and the path") from error
-    finally:
-      shutil.rmtree(partial, ignore_errors=True)
-
-  @abstractmethod
-  def _build(self) -> list[str]:
-    """Makes the library's object from `files` and returns the vocabulary in order of ids."""
-
-  @abstractmethod
-  def _decode_ordinary(self, ids: list[int]) -> str:
-    """Text of ids that are not special."""
-
-  @abstractmethod
-  def _continues_word(self, token_id: int) -> bool:
-    """Whether an ordinary token goes on with the word before it."""
-
-  def _is_filler(self, token_id: int, token: str) -> bool:
-    del token_id
-    return bool(_FILLERS.fullmatch(token))
-
-
-class _RustTokenizer(Tokenizer):
-  """What WordPiece and byte-level BPE share: the `tokenizers` library, with nothing registered as special.
+class LibraryTokenizer(Tokenizer):
+  """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` knows of no special tokens.
 
   Neither kind has a token that reaches across a single space, so each word is encoded once and remembered: a
   multiple of the library's speed on running text.
@@ -194,6 +35,16 @@ class _RustTokenizer(Tokenizer):
 
   _known: dict[str, list[int]]
   _known_characters = 0
+
+  @functools.cached_property
+  def reader(self) -> tokenizers.Tokenizer:
+    """The library's object that takes the names of special tokens in a text for these tokens."""
+    reader = tokenizers.Tokenizer.from_str(self._library.to_str())
+    # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
+    reader.add_special_tokens([
+      AddedToken(self._entries[i], special=True, normalized=False, lstrip=self.kind == "byte_bpe" and i == self.mask_id)
+      for i in (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)])
+    return reader
 
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     if self._known_characters > KNOWN_CHARACTERS:
@@ -212,7 +63,7 @@ class _RustTokenizer(Tokenizer):
     """Parts of a text whose ids, one after the other, are those of the text."""
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    encoding = self._library.encode(text, add_special_tokens=False)
+    encoding = self.reader.encode(text, add_special_tokens=False)
     return encoding.ids, encoding.offsets
 
   def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -222,7 +73,7 @@ class _RustTokenizer(Tokenizer):
     return self._library.decode(ids)
 
 
-class WordPiece(_RustTokenizer):
+class WordPiece(LibraryTokenizer):
   """BERT's tokenizer: clean, (lower, strip accents,) split at spaces and punctuation, then greedy longest match.
 
   Differs from the released BERT and ELECTRA code, as transformers does: a word is [UNK] above 100 characters, not 200;
@@ -248,7 +99,7 @@ class WordPiece(_RustTokenizer):
     return text.split(" ")  # not at other blanks: some of them are removed, and join what they part
 
   def _continues_word(self, token_id: int) -> bool:
-    return self._entries[token_id].startswith("##")
+    return self._entries[token_id].startswith(self.prefix)
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
@@ -258,7 +109,7 @@ class WordPiece(_RustTokenizer):
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
 
-class ByteBPE(_RustTokenizer):
+class ByteBPE(LibraryTokenizer):
   """GPT-2's byte-level BPE with RoBERTa's special tokens (RoBERTa section 4.4): any text, no unknown token.
 
   No space is put before a text's first word, as in fairseq's preprocessing of RoBERTa's corpora.
@@ -269,15 +120,11 @@ class ByteBPE(_RustTokenizer):
   special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
   def _build(self) -> list[str]:
-    vocab = json.loads(self.files["vocab.json"])
+    self._library = self.make_library(self.files, self.lowercase)
+    vocab = self._library.get_vocab()
     self._entries = [""] * (max(vocab.values()) + 1)
     for token, i in vocab.items():
       self._entries[i] = token
-    lines = self.files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    self._library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
-    self.set_pipeline(self._library, self.lowercase)
-    self._library.decoder = decoders.ByteLevel()
     self._known = {}
     return self._entries
 
@@ -288,9 +135,18 @@ class ByteBPE(_RustTokenizer):
     return [first, *[" " + word for word in rest]]
 
   def _continues_word(self, token_id: int) -> bool:
-    # A text's first word has no space either, so it counts as going on with the paragraph before it.
-    first_byte = _byte_of(self._entries[token_id][:1])
-    return _is_inside_character(first_byte) or _is_inside_word(self._library.decode([token_id]))
+    return goes_on_from_bytes(self._entries[token_id], self._library.decode([token_id]))
+
+  @classmethod
+  def make_library(cls, files: Mapping[str, bytes], lowercase: bool) -> tokenizers.Tokenizer:
+    """The library's object of the two files, without special tokens."""
+    vocab = json.loads(files["vocab.json"])
+    lines = files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
+    cls.set_pipeline(library, lowercase)
+    library.decoder = decoders.ByteLevel()
+    return library
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
@@ -334,8 +190,30 @@ class SentencePiece(Tokenizer):
     return self._library.encode(texts, num_threads=1)
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    mapping = self._library.encode_as_offset_mapping(_lower(text) if self._lower_here else text)
-    return mapping["ids"], [_trimmed(text, start, end) for start, end in mapping["offsets"]]
+    ids, offsets, start = [], [], 0
+    for name in [*self._special_name.finditer(text), None]:
+      end = name.start() if name else len(text)
+      chunk_ids, chunk_offsets = self._encode_chunk(text[start:end].rstrip() if name else text[start:], start > 0)
+      ids += chunk_ids
+      offsets += [(start + first, start + last) for first, last in chunk_offsets]
+      if name:
+        ids.append(self._library.piece_to_id(name.group()))
+        offsets.append(name.span())
+        start = name.end()
+    return ids, offsets
+
+  def _encode_chunk(self, chunk: str, goes_on: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids and offsets of text between special tokens; behind one (`goes_on`) it begins with a space only if it has one.
+    """
+    if not goes_on or not chunk or chunk[0].isspace():
+      mapping = self._library.encode_as_offset_mapping(_lower(chunk) if self._lower_here else chunk)
+      return mapping["ids"], [trimmed(chunk, start, end) for start, end in mapping["offsets"]]
+    # SentencePiece begins every text with a space; a character in front, of which no piece is a part, takes it.
+    ids, offsets = self._encode_chunk(("." if chunk[0].isalnum() else "a") + chunk, goes_on=False)
+    if any(start < 1 < end for start, end in offsets):  # one piece covers both
+      return self._encode_chunk(chunk, goes_on=False)
+    kept = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
+    return [i for i, _ in kept], [offset for _, offset in kept]
 
   def tokens(self, ids: Iterable[int]) -> list[str]:
     return [self._library.id_to_piece(int(i)) for i in ids]
@@ -344,8 +222,7 @@ class SentencePiece(Tokenizer):
     return self._library.decode(ids)
 
   def _continues_word(self, token_id: int) -> bool:
-    piece = self._library.id_to_piece(token_id)  # of a byte: <0xE4>
-    return _is_inside_character(int(piece[1:-1], 16)) if self._library.is_byte(token_id) else _is_inside_word(piece)
+    return goes_on_from_piece(self._library.id_to_piece(token_id))
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     library = self._library
@@ -357,6 +234,20 @@ class SentencePieceBPE(SentencePiece):
   """A SentencePiece model of merges; the file alone says of which type it is, so `encode` is the same."""
 
   kind = "sentencepiece_bpe"
+
+
+def goes_on_from_bytes(entry: str, text: str) -> bool:
+  """Whether an entry of byte-level BPE, which reads as `text`, goes on with the word before it.
+
+  A text's first word has no space either, so it counts as going on with the paragraph before it.
+  """
+  return _is_inside_character(_byte_of(entry[:1])) or _is_inside_word(text)
+
+
+def goes_on_from_piece(piece: str) -> bool:
+  """Whether a piece of SentencePiece (of a byte: <0xE4>) goes on with the word before it."""
+  byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+  return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
 
 
 def _byte_of(letter: str) -> int:
@@ -382,7 +273,8 @@ def _lower(text: str) -> str:
   return "".join(low if len(low := c.lower()) == 1 else c for c in text)
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-  while start < end and text[start].isspace():
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+  """The range without spaces and invisible characters (of control or of format) at its beginning."""
+  while start < end and (text[start].isspace() or unicodedata.category(text[start]) in ("Cc", "Cf")):
     start += 1
   return start, end

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from electra_jax.data import fairseq_vocabulary
-from electra_jax.data.tokenizer_kinds import FACTS_FILE, ByteBPE, SentencePiece, SentencePieceBPE, Tokenizer, WordPiece
+from electra_jax.data import published_tokenizer, published_vocabulary
+from electra_jax.data.tokenizer_base import FACTS_FILE, Tokenizer
+from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
 from electra_jax.data.tokenizer_training import (
-  merges_text,
   train_byte_bpe,
   train_sentencepiece,
   train_sentencepiece_bpe,
@@ -35,10 +35,6 @@ TOKENIZERS: dict[str, Kind] = {
   "wordpiece": Kind(WordPiece, train_wordpiece),
   "byte_bpe": Kind(ByteBPE, train_byte_bpe),
 }
-
-# Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
-ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
-
 
 def train_tokenizer(config_tokenizer, texts: Iterator[str], directory: str, seed: int) -> Tokenizer:
   """Learns a vocabulary from the first `training_bytes` of the texts and writes it; prints progress.
@@ -90,13 +86,13 @@ def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
   """Loads a directory written by `Tokenizer.save`, or published files.
 
   Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), fairseq's dict.txt + encoder.json +
-  vocab.bpe (the same, with RoBERTa's ids), *.model (SentencePiece), tokenizer.json (WordPiece or byte-level BPE), or a
-  directory with one of these.
+  vocab.bpe (the same, with RoBERTa's ids), *.model (SentencePiece), tokenizer.json, or a directory with one of these;
+  the settings beside them are obeyed (`published_vocabulary`).
 
   Args:
     path: file or directory.
-    config_tokenizer: `config.data.tokenizer`; if given, the kind, lowercasing and size must agree with it. Without it
-      a published vocabulary lowercases if none of its entries has a capital letter.
+    config_tokenizer: `config.data.tokenizer`; if given, the kind, lowercasing and size must agree with it, and its
+      lowercasing counts where the settings do not say.
 
   Raises:
     UserError: nothing is found, the files are damaged, a special token is missing, or the config asks for another.
@@ -108,7 +104,11 @@ def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
                     fix="check --config.data.tokenizer.path, or leave it empty to train a vocabulary on data.path")
   facts_path = os.path.join(path, FACTS_FILE)
   try:
-    tokenizer = _load_saved(path, facts_path) if os.path.exists(facts_path) else _load_published(path, config_tokenizer)
+    if os.path.exists(facts_path):
+      tokenizer = _load_saved(path, facts_path)
+    else:
+      wanted = () if config_tokenizer is None else (config_tokenizer.kind, config_tokenizer.lowercase)
+      tokenizer = published_vocabulary.load(path, *wanted)
   except OSError as error:
     raise UserError("The tokenizer cannot be read", got=f"{path}: {error}", allowed="readable files",
                     fix="check the path and its permissions") from error
@@ -139,6 +139,8 @@ def _load_saved(directory: str, facts_path: str) -> Tokenizer:
     with open(facts_path, encoding="utf-8") as file:
       facts = json.load(file)
     tokenizer_class = TOKENIZERS[facts["kind"]].tokenizer
+    if os.path.exists(os.path.join(directory, published_tokenizer.FILE)):
+      tokenizer_class = published_tokenizer.PublishedTokenizer
     files = {name: _read(os.path.join(directory, name)) for name in tokenizer_class.file_names}
     lowercase, fingerprint = facts["lowercase"], facts["fingerprint"]
   except (ValueError, KeyError, TypeError, OSError) as error:
@@ -147,88 +149,6 @@ def _load_saved(directory: str, facts_path: str) -> Tokenizer:
   if tokenizer.fingerprint != fingerprint:
     raise damaged(f"{directory}: the files' fingerprint is {tokenizer.fingerprint[:12]}, not {str(fingerprint)[:12]}")
   return tokenizer
-
-
-# ---- published files ----
-
-
-def _load_published(path: str, config_tokenizer) -> Tokenizer:
-  wanted = config_tokenizer.lowercase if config_tokenizer is not None else None
-  kind, files, lowercase = _find_published(path, config_tokenizer.kind if config_tokenizer is not None else None)
-  if lowercase is None and kind == "wordpiece":
-    lowercase = _looks_uncased(files["vocab.txt"], wanted)
-  elif lowercase is None:  # neither BPE's files nor a SentencePiece model's say how the text was cased
-    lowercase = bool(wanted)
-  return TOKENIZERS[kind].tokenizer(files, lowercase, source=path)
-
-
-def _find_published(path: str, wanted_kind: str | None) -> tuple[str, dict[str, bytes], bool | None]:
-  """(kind, files under our names, lowercase where the files say so)."""
-  fairseq_files = fairseq_vocabulary.find(path)
-  if fairseq_files:
-    return "byte_bpe", fairseq_vocabulary.vocabulary(*fairseq_files), False
-  if os.path.isdir(path):
-    folder, names = path, sorted(os.listdir(path))
-  else:
-    folder, name = os.path.split(path)
-    partners = [n for n in os.listdir(folder or ".") if _our_name(n) in ByteBPE.file_names]
-    names = sorted(partners) if _our_name(name) in ByteBPE.file_names else [name]
-    if name.endswith(".txt") and names == [name]:  # a vocabulary under any name: bert-base-uncased-vocab.txt
-      return "wordpiece", {"vocab.txt": _read(path)}, None
-  ours = {_our_name(name): os.path.join(folder, name) for name in names}
-  found = {kind for kind, row in TOKENIZERS.items() if set(row.tokenizer.file_names) <= ours.keys()}
-  kind = wanted_kind if wanted_kind in found else next(iter(sorted(found)), None)
-  if kind:
-    return kind, {name: _read(ours[name]) for name in TOKENIZERS[kind].tokenizer.file_names}, None
-  if "tokenizer.json" in ours or path.endswith(".json"):
-    return _parse_tokenizer_json(ours.get("tokenizer.json", path))
-  raise UserError("No vocabulary was found", got=f"{path}: {', '.join(names[:8]) or 'an empty directory'}",
-                  allowed="vocab.txt, vocab.json with merges.txt, *.model or tokenizer.json",
-                  fix="point --config.data.tokenizer.path at the file or at its directory")
-
-
-def _our_name(name: str) -> str:
-  return ALIASES.get(name, "sentencepiece.model" if name.endswith(".model") else name)
-
-
-def _parse_tokenizer_json(path: str) -> tuple[str, dict[str, bytes], bool | None]:
-  """The parts of a Hugging Face tokenizer.json that we build the same tokenizer from."""
-  def unsupported(got):
-    return UserError("This tokenizer.json is of a form that is not supported", got=f"{path}: {got}",
-                     allowed="BERT's WordPiece, or byte-level BPE without a space before the first word",
-                     fix="use such a vocabulary, or train one with electra_jax.tools.train_tokenizer")
-
-  try:
-    content = json.loads(_read(path))
-    model, normalizer = content["model"], content.get("normalizer") or {}
-    vocab = model["vocab"]
-    added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
-    entries = {i: token for token, i in {**vocab, **added}.items()}
-    pre_tokenizer = content.get("pre_tokenizer") or {}
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise unsupported(repr(error)) from error
-  types = tuple(part.get("type") for part in (model, normalizer, pre_tokenizer))
-  if types == ("WordPiece", "BertNormalizer", "BertPreTokenizer"):
-    lowercase = normalizer["lowercase"]
-    if normalizer.get("strip_accents") in (None, lowercase) and sorted(entries) == list(range(len(entries))):
-      return "wordpiece", {"vocab.txt": "".join(entries[i] + "\n" for i in sorted(entries)).encode("utf-8")}, lowercase
-  if types in (("BPE", None, "ByteLevel"), ("BPE", "Lowercase", "ByteLevel")) and not pre_tokenizer["add_prefix_space"]:
-    vocab_json = json.dumps({token: i for i, token in sorted(entries.items())}, ensure_ascii=False)
-    return "byte_bpe", {"vocab.json": vocab_json.encode("utf-8"),
-                        "merges.txt": merges_text(model["merges"]).encode("utf-8")}, bool(normalizer)
-  raise unsupported("model {}, normalizer {}, pre-tokenizer {}".format(*types))
-
-
-def _looks_uncased(vocab_txt: bytes, wanted: bool | None) -> bool:
-  """Whether a WordPiece vocabulary was made from lowercased text; without evidence, as wanted (True if unsaid).
-
-  Text in the wrong case would silently become [UNK], so a disagreement is an error in `load_tokenizer`.
-  """
-  entries = vocab_txt.decode("utf-8", "replace").split("\n")
-  letters = {c for entry in entries if not entry.startswith("[") for c in entry}
-  if any("A" <= c <= "Z" for c in letters):
-    return False
-  return True if wanted is None or any("a" <= c <= "z" for c in letters) else wanted
 
 
 def _read(path: str) -> bytes:

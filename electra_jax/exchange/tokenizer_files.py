@@ -1,16 +1,18 @@
 """Which files make transformers' AutoTokenizer give our ids? tokenizer.json and its two companions, for every kind.
 
-Special tokens are registered there, so that "[MASK]" in a text means the mask, as its pipelines expect; our own
-tokenizers take it for plain text. `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` does so too.
+Special tokens are registered there, so that "[MASK]" in a text means the mask, as its pipelines expect and our own
+`Tokenizer.encode` has it. With `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` it is plain text, as in
+a corpus.
 """
 
 import json
 import os
 
-from tokenizers import AddedToken, decoders, models, processors
+from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizer_kinds import ByteBPE, Tokenizer, WordPiece
+from electra_jax.data.tokenizer_base import Tokenizer
+from electra_jax.data.tokenizer_kinds import LibraryTokenizer
 from electra_jax.exchange import sentencepiece_files
 
 
@@ -27,14 +29,13 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: boo
     OSError: the disk refuses.
   """
   with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
-    file.write(make_library(tokenizer, is_roberta).to_str(pretty=True))
+    library = make_library(tokenizer, is_roberta)
+    file.write(library.to_str(pretty=True))
   roles = special_tokens(tokenizer)
-  is_bpe = tokenizer.kind == "byte_bpe"
-  mask = {"__type": "AddedToken", "content": roles["mask_token"], "lstrip": is_bpe, "rstrip": False,
-          "normalized": False, "special": True, "single_word": False}
+  mask = library.get_added_tokens_decoder().get(tokenizer.mask_id, AddedToken(roles["mask_token"], special=True))
   inputs = ["input_ids", *([] if is_roberta else ["token_type_ids"]), "attention_mask"]
   _dump(folder, "tokenizer_config.json", roles | {
-    "mask_token": mask, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens,
+    "mask_token": {"__type": "AddedToken", **mask.__getstate__()}, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens,
     "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
   _dump(folder, "special_tokens_map.json", roles)
   # The defining files and our facts beside them: what is imported here again is this very tokenizer.
@@ -56,41 +57,18 @@ def make_library(tokenizer: Tokenizer, is_roberta: bool = False) -> Library:
 
   RoBERTa's pairs have two separators between the texts, as the released models were fine-tuned.
   """
-  library = BUILDERS[tokenizer.kind](tokenizer)
   roles = special_tokens(tokenizer)
+  if isinstance(tokenizer, LibraryTokenizer):
+    library = Library.from_str(tokenizer.reader.to_str())
+  else:
+    library = sentencepiece_files.make_library(tokenizer)
+    library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in roles.values()])
   cls, sep, second = roles["cls_token"], roles["sep_token"], int(not is_roberta)
   between = f"{sep} {sep}" if is_roberta else sep
   library.post_processor = processors.TemplateProcessing(
     single=f"{cls} $A {sep}", pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
     special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
-  # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
-  library.add_special_tokens([
-    AddedToken(token, special=True, normalized=False, lstrip=tokenizer.kind == "byte_bpe" and role == "mask_token")
-    for role, token in roles.items()])
   return library
-
-
-def _word_piece(tokenizer: WordPiece) -> Library:
-  entries = tokenizer.tokens(range(tokenizer.vocab_size))
-  library = Library(models.WordPiece({token: i for i, token in enumerate(entries)},
-                                     unk_token=entries[tokenizer.unk_id], max_input_chars_per_word=100))
-  WordPiece.set_pipeline(library, tokenizer.lowercase)
-  library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-  return library
-
-
-def _byte_bpe(tokenizer: ByteBPE) -> Library:
-  vocab = json.loads(tokenizer.files["vocab.json"])
-  lines = tokenizer.files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
-  merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-  library = Library(models.BPE(vocab, merges, unk_token=tokenizer.tokens([tokenizer.unk_id])[0]))
-  ByteBPE.set_pipeline(library, tokenizer.lowercase)
-  library.decoder = decoders.ByteLevel()
-  return library
-
-
-BUILDERS = {"wordpiece": _word_piece, "byte_bpe": _byte_bpe,
-            **dict.fromkeys(("sentencepiece", "sentencepiece_bpe"), sentencepiece_files.make_library)}
 
 
 def _dump(folder: str, name: str, content: dict) -> None:

