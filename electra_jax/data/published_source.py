@@ -12,6 +12,7 @@ from electra_jax.data.tokenizer_base import SPECIAL_NAMES
 from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, WordPiece
 from electra_jax.errors import UserError
 
+SUPPORTED = "the settings that docs/data_formats.md lists"
 UNSUPPORTED = "The settings beside the vocabulary are not supported"
 # Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
 ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
@@ -32,7 +33,7 @@ class Source(NamedTuple):
 
   def refused(self, got: str, fix: str = "set it as the model was trained, if the files allow that") -> UserError:
     """An error that names a setting."""
-    return UserError(UNSUPPORTED, got=f"{self.where}: {got}", allowed="see docs/data_formats.md, Tokenizer", fix=fix)
+    return UserError(UNSUPPORTED, got=f"{self.where}: {got}", allowed=SUPPORTED, fix=fix)
 
   def flag(self, key: str, default: bool | None) -> bool | None:
     """A setting that is true, false or unsaid."""

@@ -42,6 +42,19 @@ def _types(step: dict | None) -> Iterator[str]:
       yield from _types(part)
 
 
+def _without_special_tokens(content: dict) -> dict:
+  """A tokenizer.json that makes no special token of a text but the unknown one: their entries have unheard-of names."""
+  model, vocab = content["model"], content["model"]["vocab"]
+  unknown = vocab[model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
+  entries = {entry[0] for entry in vocab} if isinstance(vocab, list) else vocab.keys()
+  hidden = {token["content"] for token in content["added_tokens"] if token["special"]} & entries - {unknown}
+  renamed = {entry: f"\ufff8{entry}" for entry in hidden}
+  vocab = [[renamed.get(entry, entry), score] for entry, score in vocab] if isinstance(vocab, list) else {
+    renamed.get(entry, entry): i for entry, i in vocab.items()}
+  return content | {"model": model | {"vocab": vocab},
+                    "added_tokens": [token for token in content["added_tokens"] if token["content"] not in hidden]}
+
+
 class PublishedTokenizer(LibraryTokenizer):
   """Any tokenizer.json whose kind is known; a text is encoded as a whole, for settings may reach across spaces."""
 
@@ -50,20 +63,20 @@ class PublishedTokenizer(LibraryTokenizer):
 
   def _build(self) -> list[str]:
     content = json.loads(self.files[FILE])
-    text = json.dumps(content["tokenizer"])
     self._roles, self.kind = content["roles"], kind_of(content["tokenizer"])
     self.prefix = content["tokenizer"]["model"].get("continuing_subword_prefix") or "##"
-    self._library, self._reader = tokenizers.Tokenizer.from_str(text), tokenizers.Tokenizer.from_str(text)
-    self._library.encode_special_tokens = True  # their names are plain text
+    self._reader = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
+    self._library = tokenizers.Tokenizer.from_str(json.dumps(_without_special_tokens(content["tokenizer"])))
+    self._library.encode_special_tokens = True  # of those that are left, names are plain text
     if self.kind == "byte_bpe":  # ranges of characters without the space in front
       self._reader.post_processor = processors.ByteLevel(trim_offsets=True)
     normalizer = self._library.normalizer
     self.lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
-    vocab = self._library.get_vocab()
+    vocab = self._reader.get_vocab()
     self._entries = [""] * (max(vocab.values()) + 1)
     for token, i in vocab.items():
       self._entries[i] = token
-    self._never_text = {i for i, token in self._library.get_added_tokens_decoder().items() if token.special}
+    self._never_text = {i for i, token in self._reader.get_added_tokens_decoder().items() if token.special}
     return self._entries
 
   @functools.cached_property
@@ -88,7 +101,7 @@ class PublishedTokenizer(LibraryTokenizer):
     entry = self._entries[token_id]
     if self.kind == "wordpiece":
       return entry.startswith(self.prefix)
-    return goes_on_from_bytes(entry, self._library.decode([token_id])) if self.kind == "byte_bpe" else (
+    return goes_on_from_bytes(entry, self._reader.decode([token_id])) if self.kind == "byte_bpe" else (
       goes_on_from_piece(entry))
 
   def _is_filler(self, token_id: int, token: str) -> bool:

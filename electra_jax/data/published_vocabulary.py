@@ -14,7 +14,16 @@ from absl import logging
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from electra_jax.data import fairseq_vocabulary, published_tokenizer
-from electra_jax.data.published_source import Source, extra_tokens, make_token, name_of, read, read_text
+from electra_jax.data.published_source import (
+  SUPPORTED,
+  UNSUPPORTED,
+  Source,
+  extra_tokens,
+  make_token,
+  name_of,
+  read,
+  read_text,
+)
 from electra_jax.data.tokenizer_base import LACKS_ROLES, SPECIAL_NAMES, Tokenizer
 from electra_jax.data.tokenizer_kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
 from electra_jax.data.tokenizer_training import merges_text
@@ -50,15 +59,15 @@ def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> T
   fairseq_files = fairseq_vocabulary.find(path)
   if fairseq_files:
     return ByteBPE(fairseq_vocabulary.vocabulary(*fairseq_files), lowercase=False, source=path)
-  source = read(path, lowercase)
   try:
-    build = _builder(source, kind)
-    built = build(source)
+    source = read(path, lowercase)
+    built = _builder(source, kind)(source)
     return built if isinstance(built, Tokenizer) else _finish(source, built)
   except (UserError, OSError):
     raise
   except Exception as error:  # what is malformed; the library raises plain Exception
-    raise source.refused(f"{type(error).__name__}: {error}", fix="check the JSON files of the tokenizer") from error
+    raise UserError(UNSUPPORTED, got=f"{path}: {type(error).__name__}: {error}", allowed=SUPPORTED,
+                    fix="check the tokenizer's JSON files") from error
 
 
 def _finish(source: Source, built: Built) -> Tokenizer:
@@ -224,7 +233,8 @@ def _bpe_files(source: Source) -> dict[str, bytes]:
 
 def _unigram(source: Source) -> Built:
   """ALBERT's, XLM-R's and CamemBERT's: a Unigram model behind the table of characters of its SentencePiece file."""
-  is_albert, extra = source.tokenizer_class == "AlbertTokenizer" or source.model_type == "albert", ()
+  name, extra = source.tokenizer_class or MODEL_CLASSES[source.model_type], ()
+  is_albert = name == "AlbertTokenizer"
   if source.content:
     vocab = [tuple(entry) for entry in source.content["model"]["vocab"]]
     charsmap = next((step["precompiled_charsmap"] for step in _steps(source.content["normalizer"])
@@ -239,7 +249,7 @@ def _unigram(source: Source) -> Built:
     extra = tuple(AddedToken(piece.piece, normalized=False, special=piece.type == 3) for piece in proto.pieces
                   if piece.type in (3, 4))  # control symbols; what the model's maker has defined
   else:
-    raise source.refused(f"{source.tokenizer_class or source.model_type} without tokenizer.json: its ids are not those "
+    raise source.refused(f"{name} without tokenizer.json: its ids are not those "
                          "of the SentencePiece file", fix="save it once with transformers, which writes tokenizer.json")
   entries, unk = [entry for entry, _ in vocab], name_of(source.settings.get("unk_token") or "<unk>")
   library = tokenizers.Tokenizer(models.Unigram(vocab, entries.index(unk), byte_fallback=False))

@@ -35,7 +35,8 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: boo
   mask = library.get_added_tokens_decoder().get(tokenizer.mask_id, AddedToken(roles["mask_token"], special=True))
   inputs = ["input_ids", *([] if is_roberta else ["token_type_ids"]), "attention_mask"]
   _dump(folder, "tokenizer_config.json", roles | {
-    "mask_token": {"__type": "AddedToken", **mask.__getstate__()}, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_tokens,
+    "mask_token": {"__type": "AddedToken", **mask.__getstate__()}, "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": max_tokens,
     "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
   _dump(folder, "special_tokens_map.json", roles)
   # The defining files and our facts beside them: what is imported here again is this very tokenizer.
