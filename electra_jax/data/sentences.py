@@ -1,5 +1,6 @@
 """How does a sentence of a user become ids, with its masks and character offsets, and ids a sentence again?"""
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,20 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_jax.data.tokenizer_base import SPECIAL_NAMES, Tokenizer
-from electra_jax.data.tokenizer_kinds import trimmed
+from electra_jax.data.tokenizer_kinds import BYTE, byte_of, trimmed
 from electra_jax.errors import UserError
 
 MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK] or <mask>
-
-# How a vocabulary entry reads within a text, by kind of tokenizer: with a space in front where it starts a word.
-PIECES = {
-  "sentencepiece": lambda tokenizer, i, token: token.replace("▁", " "),
-  "sentencepiece_bpe": lambda tokenizer, i, token: token.replace("▁", " "),
-  "wordpiece": lambda tokenizer, i, token: (
-    token.removeprefix(tokenizer.prefix) if token.startswith(tokenizer.prefix) else " " + token),
-  "byte_bpe": lambda tokenizer, i, token: tokenizer.decode([i]),
-}
-
 
 class Sentence(NamedTuple):
   """An encoded text. `ids` and `offsets` run in parallel, special tokens included."""
@@ -67,9 +58,41 @@ def encode(tokenizer: Tokenizer, text: str, max_tokens: int) -> Sentence:
 
 
 def piece_text(tokenizer: Tokenizer, token_id: int) -> str:
-  """How a vocabulary entry reads within a text; a space in front says that it starts a word."""
-  token = tokenizer.tokens([token_id])[0]
-  return f" {token}" if token_id in tokenizer.special_ids else PIECES[tokenizer.kind](tokenizer, token_id, token)
+  """How a vocabulary entry reads by itself; a space in front says that it starts a word, "<0xE4>" is half a character.
+  """
+  (text,) = piece_texts(tokenizer, [token_id])
+  (token,) = tokenizer.tokens([token_id])
+  return token if "\N{REPLACEMENT CHARACTER}" in text and BYTE.fullmatch(token) else text
+
+
+def piece_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+  """How each token of a row reads; joined they are the row as text.
+
+  A character whose bytes lie in several tokens is the text of the last one, "" that of those before.
+  """
+  decoder = codecs.getincrementaldecoder("utf-8")("replace")
+  texts = []
+  for token_id, token in zip(ids, tokenizer.tokens(ids), strict=True):
+    if token_id in tokenizer.special_ids:
+      texts.append(decoder.decode(b"", final=True) + f" {token}")
+      decoder.reset()
+    else:
+      texts.append(decoder.decode(_piece_bytes(tokenizer, token)))
+  if texts:
+    texts[-1] += decoder.decode(b"", final=True)
+  return texts
+
+
+def _piece_bytes(tokenizer: Tokenizer, token: str) -> bytes:
+  """An ordinary vocabulary entry as UTF-8, with a space in front where it starts a word."""
+  if tokenizer.kind == "byte_bpe":
+    values = [byte_of(letter) for letter in token]
+    return token.encode() if None in values else bytes(values)
+  if tokenizer.kind == "wordpiece":
+    is_inner = token.startswith(tokenizer.prefix)
+    return (token.removeprefix(tokenizer.prefix) if is_inner else " " + token).encode()
+  byte = BYTE.fullmatch(token)
+  return bytes.fromhex(byte.group(1)) if byte else token.replace("▁", " ").encode()
 
 
 def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int]) -> Sentence:

@@ -23,6 +23,8 @@ from electra_jax.errors import UserError, named
 _IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
 
 _BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # where byte-level BPE always begins a new word
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's pieces of single bytes
+HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # that have letters of their own in GPT-2's byte alphabet
 KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
 
 
@@ -241,21 +243,21 @@ def goes_on_from_bytes(entry: str, text: str) -> bool:
 
   A text's first word has no space either, so it counts as going on with the paragraph before it.
   """
-  return _is_inside_character(_byte_of(entry[:1])) or _is_inside_word(text)
+  return _is_inside_character(byte_of(entry[0]) or 0 if entry else 0) or _is_inside_word(text)
 
 
 def goes_on_from_piece(piece: str) -> bool:
   """Whether a piece of SentencePiece (of a byte: <0xE4>) goes on with the word before it."""
-  byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
+  byte = BYTE.fullmatch(piece)
   return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
 
 
-def _byte_of(letter: str) -> int:
-  """The byte that a letter of GPT-2's byte alphabet stands for; 0 for no letter."""
-  number = ord(letter or "\0")
-  if number < 256:
-    return number
-  return number - 256 if number <= 288 else number - 289 + 127 if number <= 322 else 173
+def byte_of(letter: str) -> int | None:
+  """The byte that a letter of GPT-2's byte alphabet stands for; None: it is none of its letters."""
+  number = ord(letter)
+  if number > 255:  # of the bytes that are no visible letters, from 0 on
+    return HIDDEN_BYTES[number - 256] if number - 256 < len(HIDDEN_BYTES) else None
+  return None if number in HIDDEN_BYTES else number
 
 
 def _is_inside_character(byte: int) -> bool:

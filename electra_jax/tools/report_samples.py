@@ -31,9 +31,9 @@ def of_pretraining(workdir: str, config, number: int) -> str:
   """
   run = inference.load(workdir)
   texts = _heldout_texts(workdir, config, run.tokenizer, number) or list(OWN_TEXTS[:number])
-  cards = [_hidden_word(run, text, index) for index, text in enumerate(texts)]
-  if run.network.rtd_logits is not None and run.network.mlm_logits is not None:
-    whole = [inference.encode(run, text) for text in texts]
+  whole = [sentence for sentence in (_encoded(run, text) for text in texts) if sentence]
+  cards = [_hidden_word(run, sentence.text, index) for index, sentence in enumerate(whole)]
+  if whole and run.network.rtd_logits is not None and run.network.mlm_logits is not None:
     corrupted = inference.corrupt_sentences(run, whole, seed=0)
     cards = [first + _corrupted(corruption) for first, corruption in zip(cards, corrupted)]
   return (report_page.paragraph(f"Checkpoint of step {run.step:,}. {LEGEND}", dim=True)
@@ -52,9 +52,18 @@ def _heldout_texts(workdir: str, config, tokenizer, number: int) -> list[str]:
   length = min(LONGEST, config.data.sequence_length - 4)  # the same text may take some more tokens when read again
   texts = []
   for row, count in zip(ids.tolist(), num_tokens.tolist()):
-    pieces = [sentences.piece_text(tokenizer, i) for i in row[:min(count, length)] if i not in tokenizer.special_ids]
-    texts.append(" ".join("".join(pieces).split()))
+    ordinary = [i for i in row[:min(count, length)] if i not in tokenizer.special_ids]
+    text = "".join(sentences.piece_texts(tokenizer, ordinary))
+    texts.append(" ".join(text.rstrip("\N{REPLACEMENT CHARACTER}").split()))  # of a character that is cut
   return [text for text in texts if inference.WORD.search(text)]
+
+
+def _encoded(run, text: str) -> sentences.Sentence | None:
+  """The text as the run reads it; None: it has become too long or empty, as a text read again may."""
+  try:
+    return inference.encode(run, text)
+  except UserError:
+    return None
 
 
 def _hidden_word(run, text: str, index: int) -> str:

@@ -55,15 +55,14 @@ def row_lines(batch: pipeline.Batch, row: int, corrupted_ids: np.ndarray | None 
 
 def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
   """The ids as text with the marked ones in a style, or in ‹› where there are no colours."""
-  text = Text()
-  for i, mark in zip(ids.tolist(), marked.tolist()):
-    special = i in tokenizer.special_ids
-    piece = sentences.piece_text(tokenizer, i)
-    word = piece.lstrip(" ")
+  text, begun = Text(), False  # begun: a character of which a marked token has the first bytes
+  for i, mark, piece in zip(ids.tolist(), marked.tolist(), sentences.piece_texts(tokenizer, ids.tolist()), strict=True):
+    word, is_marked = piece.lstrip(" "), bool(mark) or begun
+    begun = is_marked and not piece
     text.append(piece[:len(piece) - len(word)])
-    if mark and brackets:
+    if is_marked and brackets and piece:
       word = f"‹{word}›"
-    text.append(word, style=style if mark else "dim" if special else None)
+    text.append(word, style=style if is_marked else "dim" if i in tokenizer.special_ids else None)
   return text
 
 
