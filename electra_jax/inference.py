@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
+from electra_jax.exchange import sentence_transformers
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.heads import POOLINGS
 from electra_jax.objectives import electra_mlm, generators
@@ -164,20 +165,27 @@ def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "ba
   return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
 
 
-def embed(run: Run, texts: Sequence[str | Sentence], pooling: str = "mean") -> list[Float[np.ndarray, "hidden"]]:
+def embed(run: Run, texts: Sequence[str | Sentence], pooling: str | None = None) -> list[Float[np.ndarray, "hidden"]]:
   """For each text a vector of the kept encoder's last layer: the mean over its tokens, special ones too, or [CLS]'s.
 
+  Args:
+    pooling: mean | cls; None: as a folder of sentence-transformers says, with its normalisation, else the mean.
+
   Raises:
-    UserError: as `encode`; or `pooling` is unknown.
+    UserError: as `encode`; or `pooling` is unknown, or the folder's own is.
   """
+  own = sentence_transformers.Embedding()
+  if pooling is None:
+    own = sentence_transformers.read(run.folder) or own
+  pooling = pooling or own.pooling
   if pooling not in POOLINGS:
     raise UserError("The pooling is unknown", got=pooling, allowed=", ".join(POOLINGS), fix="use --pooling=mean")
-  encoded = [encode(run, text) for text in texts]
+  encoded = [encode(run, text.lower() if own.lowercase and isinstance(text, str) else text) for text in texts]
   found = [np.empty(0)] * len(encoded)
   for indices in batches_of(encoded, range(len(encoded))):
     vectors = jax.device_get(pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
     for vector, i in zip(vectors, indices):
-      found[i] = vector
+      found[i] = vector / max(float(np.linalg.norm(vector)), 1e-12) if own.is_normalised else vector
   return found
 
 

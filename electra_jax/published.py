@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from ml_collections import FrozenConfigDict
 
 from electra_jax import sharding
-from electra_jax.data import fairseq_vocabulary, tokenizers
+from electra_jax.data import fairseq_vocabulary, published_source, tokenizers
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, initial, mapping
 from electra_jax.exchange.weights import Weights
@@ -134,7 +134,7 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
   try:
     beside = load_tokenizer(path)
   except UserError as error:
-    if not error.what.startswith((NO_VOCABULARY, "This tokenizer.json is of a form")):
+    if not error.what.startswith((NO_VOCABULARY, published_source.UNSUPPORTED, "This tokenizer.json is of a form")):
       raise
     note = f" Its vocabulary could not be compared: {error.what}."
   else:

@@ -29,6 +29,7 @@ class Run(NamedTuple):
   step: int | None  # optimizer updates behind the parameters; None: published weights do not say
   params: PyTree
   network: Network
+  folder: str = ""  # that it was read from
 
 
 def load(workdir: str, step: int | None = None) -> Run:
@@ -45,7 +46,7 @@ def load(workdir: str, step: int | None = None) -> Run:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
                       fix="leave --step out, or give the workdir of a run")
     config, tokenizer, params, network = published.load(workdir)
-    return Run(config, tokenizer, None, params, network)
+    return Run(config, tokenizer, None, params, network, workdir)
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)

@@ -33,6 +33,7 @@ from electra_jax.errors import UserError
 MODEL_CLASSES = {**dict.fromkeys(("bert", "electra", "distilbert", "mobilebert", "convbert"), "BertTokenizer"),
                  "roberta": "RobertaTokenizer", "albert": "AlbertTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
                  "camembert": "CamembertTokenizer"}
+NATIVE = {"WordPiece": "wordpiece", "BPE": "byte_bpe", "Unigram": "sentencepiece"}  # model -> kind of its own files
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
@@ -133,19 +134,20 @@ def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tok
     raise source.refused(f"tokenizer_class={name!r}", fix=f"convert it to a tokenizer.json of one of "
                          f"{', '.join(sorted({*CLASSES, 'PreTrainedTokenizerFast'}))}")
   by_files = {"byte_bpe": (_byte_bpe, ByteBPE), "sentencepiece": (_sentencepiece, SentencePiece),
-              "wordpiece": (_bert, WordPiece),
-              "sentencepiece_bpe": (_sentencepiece_bpe, SentencePieceBPE)}
+              "wordpiece": (_bert, WordPiece), "sentencepiece_bpe": (_sentencepiece_bpe, SentencePieceBPE)}
   fitting = [key for key, (_, row) in by_files.items() if set(row.file_names) <= files]
   if name in CLASSES:
     model, build = CLASSES[name]
     if content is not None and content["model"]["type"] != model:
       raise source.refused(f"tokenizer_class={name!r} with a tokenizer.json of type {content['model']['type']}",
                            fix="name the class that has written tokenizer.json")
+    if content is None and NATIVE[model] not in fitting:
+      raise source.refused(f"tokenizer_class={name!r} without tokenizer.json or "
+                           f"{' + '.join(by_files[NATIVE[model]][1].file_names)}", fix="copy the missing files")
     return build
   if not name and source.model_type in MODEL_CLASSES:
     model, build = CLASSES[MODEL_CLASSES[source.model_type]]
-    native = {"WordPiece": "wordpiece", "BPE": "byte_bpe", "Unigram": "sentencepiece"}[model]
-    if content["model"]["type"] == model if content is not None else native in fitting:
+    if content["model"]["type"] == model if content is not None else NATIVE[model] in fitting:
       return build
   if content is not None:
     return _as_it_stands

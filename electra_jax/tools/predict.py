@@ -151,7 +151,8 @@ def define_flags() -> None:
   flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")
   flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
   flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
-  flags.DEFINE_enum("pooling", "mean", ["mean", "cls"], "Of --task=embed: the mean over all tokens, or [CLS].")
+  flags.DEFINE_enum("pooling", None, ["mean", "cls"], "Of --task=embed: the mean over all tokens, or [CLS]; by default "
+                    "what a folder of sentence-transformers says, and the mean of others.")
   flags.DEFINE_string("pair", "", "Of --task=classify: the second text.")
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
   flags.DEFINE_boolean("corrupt", False, "Also mask 15 % of each sentence that has no mask (data.masking of the run), "

@@ -122,7 +122,7 @@ class Embedding(NamedTuple):
   vector: np.ndarray  # float32 [hidden]
 
 
-def embed(run: Run, items: Sequence[Item], *, pooling: str = "mean", **unused) -> list[Embedding]:
+def embed(run: Run, items: Sequence[Item], *, pooling: str | None = None, **unused) -> list[Embedding]:
   """A vector for each text."""
   return [Embedding(item["text"], vector)
           for item, vector in zip(items, inference.embed(run, texts_of(items), pooling))]
@@ -269,8 +269,8 @@ TASKS = {
                     is_drawn=True),
   "detect": Task("the probability of each word that it was replaced", ("text",), check_judged, detect, record_sentence,
                  is_drawn=True),
-  "embed": Task("a vector, --pooling=mean or cls", ("text",), lambda run, item: inference.encode(run, item["text"]),
-                embed, record_embedding),
+  "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",),
+                lambda run, item: inference.encode(run, item["text"]), embed, record_embedding),
   "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), check_texts,
                    _ask(check_texts, fine_tuned.classify), record_classes, optional=("pair",)),
   "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), check_words,

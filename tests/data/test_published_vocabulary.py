@@ -215,6 +215,8 @@ REFUSED = {
   "a number for a flag": (bert(do_lower_case=1), "do_lower_case=1"),
   "MeCab": (bert("BertJapaneseTokenizer"), "BertJapaneseTokenizer"), "a class of nobody": (bert("MyTokenizer"), "MyT"),
   "GPT-2": (ROBERTA | BYTES | {"tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}}, "GPT2Tokenizer"),
+  "BERT's class without its file": (ROBERTA | BYTES | {"tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}},
+                                   "without tokenizer.json or vocab.txt"),
   "another id": (lower() | {"added_tokens.json": {"[E1]": N + 7}}, f"'[E1]' is declared as id {N + 7}"),
   "broken settings": (lower() | {"tokenizer_config.json": "{"}, "tokenizer_config.json"),
   "a list of settings": (lower() | {"special_tokens_map.json": []}, "a list, not an object"),
