@@ -145,8 +145,7 @@ def defaults() -> ConfigDict:
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
   c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
   # Updates in one program, for a GPU that waits for the launches of a small model's kernels (ELECTRA-Small, batch 128:
-  # 9 % faster). Single ones where a log line, an evaluation, a checkpoint or a new shape comes too soon, and with
-  # data.batch_unit=tokens always, whose batches differ in their numbers of rows.
+  # 9 % faster). Whatever is done each so many steps must be a multiple of it.
   c.train.steps_per_dispatch = 1
   c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
@@ -164,8 +163,6 @@ def defaults() -> ConfigDict:
   c.eval.every_steps = 10_000  # 0 = only at the end
   c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
   c.eval.max_examples = 8192  # 0 = all
-  # Examples for ELECTRA's accuracy as a masked LM (Appendix E), 0 = none: 100 passes for each masked position
-  c.eval.electra_mlm_examples = 0
   c.eval.finetune_tasks = ""  # tasks to fine-tune on during pre-training, e.g. "cola,rte"; settings: task below
   c.eval.finetune_every_steps = 0  # each so many steps, and at the end; 0 = only at the end
   c.eval.finetune_learning_rate = 1e-4  # ELECTRA Table 5; its other values too, batches of 32

@@ -89,8 +89,8 @@ class Checkpoints:
         logging.warning("The damaged checkpoint of step %d is kept as %s.", step, free)
     distributed.barrier("damaged checkpoints")
 
-  def save_if_due(self, state: TrainState, step: int) -> None:
-    """Starts a save at every multiple of `checkpoint.every_steps`; the loop goes on while it is written.
+  def save_if_due(self, state: TrainState, step: int, too: bool = False) -> None:
+    """Starts a save at every multiple of `checkpoint.every_steps`, and where `too`; the loop goes on meanwhile.
 
     Raises:
       UserError: the disk is full or cannot be written; this is how the loop hears of a save that has failed meanwhile.
@@ -100,7 +100,7 @@ class Checkpoints:
     if not self._manager.is_saving_in_progress():
       with self._storage_errors():
         self._manager.wait_until_finished()
-    if self.is_due(step):
+    if too or self.is_due(step):
       self.save(state, step)
 
   def is_due(self, step: int) -> bool:

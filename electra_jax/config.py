@@ -45,6 +45,22 @@ def num_slots(masking, length: int) -> int:
   return min(masking.max_predictions, num_predictions(masking.rate, length))
 
 
+def whole_dispatches(steps: int, updates: int) -> int:
+  """The largest multiple of `train.steps_per_dispatch` in `steps`; `steps` itself where there is none, at least 1.
+
+  >>> whole_dispatches(47, 10), whole_dispatches(7, 10), whole_dispatches(0, 10)
+  (40, 7, 1)
+  """
+  return steps - steps % updates or max(1, steps)
+
+
+def fit_dispatches(given: ConfigDict) -> None:
+  """Lowers `train.steps_per_dispatch` until it divides whatever is done each so many steps."""
+  cadences = (given.train.num_steps, given.train.log_every_steps, given.eval.every_steps,
+              given.eval.finetune_every_steps, given.checkpoint.every_steps, given.objective.generator_steps or 0)
+  given.train.steps_per_dispatch = math.gcd(given.train.steps_per_dispatch, *cadences)
+
+
 def resolve(config: ConfigDict) -> FrozenConfigDict:
   """Fills in the derived keys, checks every rule, and freezes.
 
@@ -78,7 +94,9 @@ def _derive(c: ConfigDict) -> None:
   default(c.generator, "initializer_range", c.model.initializer_range)
   rate = c.data.masking.rate if c.objective.name == "all_tokens_mlm" else 1.0
   default(c.objective, "encoder_mlm_weight", 1 / rate if rate > 0 else 1.0)  # a rate of 0 is refused below
-  default(c.objective, "generator_steps", c.train.num_steps // 2 if c.objective.name == "two_stage" else 0)
+  half = c.train.num_steps // 2
+  half -= half % max(1, c.train.steps_per_dispatch)
+  default(c.objective, "generator_steps", half if c.objective.name == "two_stage" else 0)
   mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
   default(c.data.masking, "mask_share", mask_share)
   default(c.data.masking, "random_share", random_share)

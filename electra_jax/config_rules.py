@@ -77,7 +77,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
   not_negative = ["train.num_steps",
                   "data.max_documents", "data.cache_bytes", "eval.every_steps",
-                  "eval.max_examples", "eval.electra_mlm_examples",
+                  "eval.max_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.policy_weight", "objective.baseline_weight",
@@ -94,6 +94,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
   yield from _joint_faults(c)
+  yield from _dispatch_faults(c)
   yield from _objective_faults(c)
   if c.mode == "finetune":
     yield from _task_faults(c)
@@ -144,6 +145,18 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
     yield "optimizer.beta1 and beta2 must be below 1"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
+
+
+def _dispatch_faults(c: ConfigDict) -> Iterator[str]:
+  """The host looks in between calls of `train.steps_per_dispatch` updates only."""
+  updates = c.train.steps_per_dispatch
+  if updates > 1 and c.data.batch_unit == "tokens":
+    yield (f"train.steps_per_dispatch is {updates}, but batches of equal token counts (data.batch_unit) differ in "
+           "shape; set it to 1")
+  for key in ("train.num_steps", "train.log_every_steps", "eval.every_steps", "eval.finetune_every_steps",
+              "checkpoint.every_steps", "objective.generator_steps"):
+    if updates > 0 and _lookup(c, key) % updates:
+      yield f"{key} {_lookup(c, key)} is not a multiple of train.steps_per_dispatch {updates}, which may be 1"
 
 
 def _objective_faults(c: ConfigDict) -> Iterator[str]:

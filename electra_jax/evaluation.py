@@ -1,14 +1,17 @@
-"""How good is a pre-training on text that it has not seen? Every held-out example, as sums over all devices."""
+"""Evaluation of a pre-training on held-out text: every example, as sums over all devices."""
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from electra_jax import metrics, sharding
 from electra_jax.data import pipeline, shards
+from electra_jax.training import setup
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
@@ -23,21 +26,26 @@ def evaluate_batch(params, batch, index, *, objective, rng):
   return pairs
 
 
-def evaluate(eval_step, config, data, mesh, params, mlm_accuracy=None) -> dict[str, float]:
-  """Held-out metrics as global sums over every example, the last, partly filled batch included; {} without one."""
-  if not len(data.heldout):
-    return {}
-  batches_of = functools.partial(pipeline.eval_batches, data.heldout, config.data, data.tokenizer, seed=config.seed,
-                                 batch_size=config.eval.batch_size, process_index=jax.process_index(),
-                                 process_count=jax.process_count())
-  batches = enumerate(batches_of(max_examples=config.eval.max_examples))
-  pairs = [eval_step(params, sharding.put_batch(batch, mesh), jnp.int32(index)) for index, batch in batches]
-  values = metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
-  if mlm_accuracy:
-    batches = batches_of(max_examples=config.eval.electra_mlm_examples)
-    pairs = [mlm_accuracy(params, sharding.put_batch(batch, mesh)) for batch in batches]
-    values |= metrics.summarise(metrics.add_pairs(pairs))
-  return values
+def make(run: setup.Setup, data) -> Callable[[PyTree], dict[str, float]]:
+  """params -> held-out metrics as global sums over every example, the last, partly filled batch included; {} without.
+
+  Args:
+    data: of `inputs.open_data`.
+  """
+  config = run.config
+  eval_step = jax.jit(functools.partial(evaluate_batch, objective=run.objective, rng=run.eval_key))
+
+  def evaluate(params: PyTree) -> dict[str, float]:
+    if not len(data.heldout):
+      return {}
+    batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, seed=config.seed,
+                                    batch_size=config.eval.batch_size, max_examples=config.eval.max_examples,
+                                    process_index=jax.process_index(), process_count=jax.process_count())
+    pairs = [eval_step(params, sharding.put_batch(batch, run.mesh), jnp.int32(index))
+             for index, batch in enumerate(batches)]
+    return metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+
+  return evaluate
 
 
 def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:

@@ -22,7 +22,6 @@ from ml_collections import ConfigDict
 from electra_jax import (
   checkpoints,
   config_rules,
-  dispatches,
   distributed,
   metrics,
   optim,
@@ -87,10 +86,10 @@ class SeedsState(NamedTuple):
   best_score: Array  # [seeds], -inf before the first
 
 
-def is_due(config, step: int, is_last: bool) -> bool:
+def is_due(config, step: int) -> bool:
   """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
-  every = config.eval.finetune_every_steps
-  return bool(config.eval.finetune_tasks) and (is_last or dispatches.is_due(step, every))
+  is_last = step == config.train.num_steps
+  return bool(config.eval.finetune_tasks) and (is_last or progress.is_due(step, config.eval.finetune_every_steps))
 
 
 def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:

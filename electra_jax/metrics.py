@@ -42,15 +42,10 @@ def add_pairs(window: Iterable[Pairs]) -> Pairs:
 
 
 def of_each_step(window: Iterable[Pairs]) -> list[Pairs]:
-  """The pairs of each step, on the host; those of steps that ran in one program have a leading axis there."""
+  """The pairs of each step, on the host; those of the steps of one call have a leading axis."""
   import jax  # as above
-  found = []
-  for pairs in jax.device_get(list(window)):
-    if np.ndim(pairs["loss"][0]):
-      found += [jax.tree.map(lambda x, i=i: x[i], pairs) for i in range(len(pairs["loss"][0]))]
-    else:
-      found.append(pairs)
-  return found
+  return [jax.tree.map(lambda x, i=i: x[i], pairs) for pairs in jax.device_get(list(window))
+          for i in range(len(pairs["loss"][0]))]
 
 
 def summarise(totals: Pairs) -> dict[str, float]:

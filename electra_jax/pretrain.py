@@ -1,18 +1,19 @@
-"""The pre-training page: from a resolved config to a trained encoder. Read it from `pretrain` at the top downwards.
+"""The pre-training page: from a recipe to a trained encoder, from top to bottom.
 
 Every objective shares this loop; what differs between them is the pure functions in `objectives/`.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+import itertools
+import math
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 
 from electra_jax import (
   checkpoints,
-  dispatches,
   distributed,
   evaluation,
   finetune,
@@ -30,14 +31,14 @@ from electra_jax import (
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.data import pipeline
-from electra_jax.errors import Interrupted
-from electra_jax.objectives import electra_mlm
+from electra_jax.errors import Interrupted, UserError
+from electra_jax.progress import is_due
 from electra_jax.train_state import TrainState, count_parameters
 from electra_jax.training import setup
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
-  """Trains until `train.num_steps`, or goes on from where the workdir stands. Returns the final evaluation.
+  """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation.
 
   It is empty where nothing is held out (`data.heldout_share`).
 
@@ -49,118 +50,103 @@ def pretrain(given, workdir: str) -> dict[str, float]:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
     Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
   """
+  # ---- Set up: the config, the data, and what the run is made of.
   start_up = progress.StartUp()
   config = config_lib.resolve(given)
+  num_steps, updates = config.train.num_steps, config.train.steps_per_dispatch
   mesh = sharding.make_mesh(config.mesh)
   inputs.check_batch_sizes(config, mesh)
   workdir_lib.claim(config, workdir)
   data = inputs.open_data(config, workdir)
   start_up.done("data")
-
-  run = setup.make(config, mesh, num_tokens=data.tokenizer.vocab_size, token_counts=data.token_counts)
-  objective = run.objective
+  run = setup.make(config, mesh, data.tokenizer.vocab_size, data.token_counts)
+  train_step_of, evaluate = functools.cache(run.train_step), evaluation.make(run, data)
   workdir_lib.record_config(given, config, workdir, data.text)
+
+  # ---- Restore: the newest good checkpoint, or a start.
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
-  start_step = int(state.step)
+  start_step = step = int(state.step)
   workdir_lib.record_start(workdir, start_step, mesh)
-  start_up.done("restore")
-
-  main_process = jax.process_index() == 0
-  writer = metrics.MetricWriter(workdir, config.log, restored_step=start_step, enabled=main_process,
-                                run_config=config.to_dict())
-  cost = flops.model_flops(config)
-  bar = progress.Progress(config.train.num_steps, start_step, enabled=main_process)
-  timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
-                             flops_per_step=cost.per_step, num_devices=jax.device_count(),
-                             device_kind=jax.devices()[0].device_kind, already=sum(start_up.seconds.values()))
-  bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
-              f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
-              f"{config.data.sequence_length} tokens, {jax.device_count()} {jax.devices()[0].device_kind} device(s)")
-
-  eval_step = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=run.eval_key))
-  mlm_accuracy = electra_mlm.make_accuracy(run.transformer, config)
-  evaluate = functools.partial(evaluation.evaluate, eval_step, config, data, mesh,
-                               mlm_accuracy=mlm_accuracy and jax.jit(mlm_accuracy))
-  batches = pipeline.train_batches(data.batch_at, start_step, config.train.num_steps, config.data.reader,
-                                   config.data.prefetch_batches)
-  window, evaluated_step, train_steps = [], None, {}
   watch = nonfinite.Watch(config.train, int(state.skipped_in_a_row))
-  done = start_step
-  dispatched = dispatches.ranges(start_step, config.train.num_steps, config.train.steps_per_dispatch,
-                                 functools.partial(host_acts, config, objective, saved))
-  coming = on_devices(batches, dispatched, mesh)
+  start_up.done("restore")
+  writer, bar, timer = open_logs(run, data, state, workdir, start_up)
+  rows = pipeline.train_batches(data.batch_at, start_step, num_steps, config.data.reader, config.data.prefetch_batches)
+  batches, window, result = on_devices(rows, updates, mesh), [], {}
+
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
-        contextlib.closing(batches), jax.set_mesh(mesh)):
-    with distributed.StopRequest() as stop:
-      with timer.waiting():
-        following = next(coming, None)
-      start_up.done("first_batch")
-      while following is not None:
-        steps, batch = following
-        step = steps[-1]  # counts this update as done
-        phase, first_step = objective.phase_at(steps[0] - 1)
-        if first_step == steps[0] - 1:
-          state = train_state.enter(phase, state)
-        train_step = train_steps.get(of_shape := (first_step, len(steps)))
-        if train_step is None:
-          train_step = train_steps[of_shape] = run.train_step(phase, len(steps))
-          jax.block_until_ready(state)
-          with timer.paused("start"):
-            bar.message(memory.at_start(train_step, state, batch))
-        state, step_metrics = train_step(state, batch)
-        window.append(step_metrics)
-        with timer.waiting(functools.partial(is_busy, step_metrics)):
-          following = next(coming, None)  # here, so that the devices find it where the host has waited for them
-        if done == start_step:
-          jax.block_until_ready(step_metrics)  # compilation is not training time
-          start_up.done("compilation")
-          bar.message(str(start_up))
-        timer.step(len(steps))
-        bar.advance(step)
-        done, ends = step, step == config.train.num_steps
+        contextlib.closing(rows), jax.set_mesh(mesh), distributed.StopRequest() as stop):
+    for step in range(start_step + updates, num_steps + 1, updates):
+      # ---- Update.
+      with timer.waiting(functools.partial(is_busy, window[-1:])):
+        batch = next(batches)
+      phase, first_step = run.objective.phase_at(step - updates)
+      train_step = train_step_of(phase)
+      if step - updates == first_step:
+        state = train_state.enter(phase, state)
+      if step - updates in (start_step, first_step):
+        with timer.paused("start", after=state):
+          bar.message(memory.at_start(train_step, state, batch))  # compiles
+      state, step_metrics = train_step(state, batch)
+      window.append(step_metrics)
+      if step - updates == start_step:
+        bar.message(start_up.after_first_step(step_metrics))
+      timer.step(updates)
+      bar.advance(step)
 
-        if dispatches.is_due(step, config.train.log_every_steps) or ends:
-          window = metrics.of_each_step(window)
-          values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)  # waits for the devices
-          window = []
-          values = {"train/learning_rate": float(run.learning_rate(step - 1))} | values | timer.read()
-          writer.write(step, "train", values)
-          bar.show(step, values)
-        evaluates = dispatches.is_due(step, config.eval.every_steps)
-        if evaluates or saved.is_due(step):
-          jax.block_until_ready(state)  # what the devices still do is steps, not evaluation
-        if evaluates:
-          with timer.paused("evaluation"):
-            evaluation.log(evaluate(state.params), step, writer, bar, is_last_phase=phase is objective.phases[-1])
-            evaluated_step = step
-        with timer.paused("checkpoint"):
-          saved.save_if_due(state, step)
-        if finetune.is_due(config, step, is_last=ends):
-          saved.save(state, step)  # a stop during the fine-tuning goes on from here
-          with timer.paused("evaluation"):
-            kept = pretrained.of_run(config, data.tokenizer, state.params)
-            writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, kept))
-        if any(map(stop.reached, steps)) and not ends:
-          saved.save(state, step)
-          writer.write(step, "time", timer.goodput() | start_up.values())
-          raise Interrupted(f"Stopped after step {step} of {config.train.num_steps}, as asked. Its checkpoint is "
-                            "complete; the same command goes on from there.")
-        if ends:
-          break
+      # ---- Log.
+      if is_due(step, config.train.log_every_steps) or step == num_steps:
+        window = metrics.of_each_step(window)  # waits for the devices
+        values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)
+        values = {"train/learning_rate": float(run.learning_rate(step - 1))} | values | timer.read()
+        writer.write(step, "train", values)
+        bar.show(step, values)
+        window = []
 
-    with timer.paused("checkpoint"):
-      saved.save(state, done)
-    if done == start_step:
-      bar.message(f"This run is finished: {done} of {config.train.num_steps} steps are done.")
-    with timer.paused("evaluation"):
-      result = evaluate(state.params)
-      if evaluated_step != done:
-        evaluation.log(result, done, writer, bar)
-    if start_step < done:
-      writer.write(done, "time", timer.goodput() | start_up.values())
+      # ---- Save.
+      stops, finetunes = stop.reached(step) and step < num_steps, finetune.is_due(config, step)
+      with timer.paused("checkpoint", after=state if saved.is_due(step) else ()):
+        saved.save_if_due(state, step, too=stops or finetunes or step == num_steps)
+      if stops:
+        writer.write(step, "time", timer.goodput() | start_up.values())
+        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. Its checkpoint is complete; the same "
+                          "command goes on from there.")
+
+      # ---- Evaluate.
+      if is_due(step, config.eval.every_steps) or step == num_steps:
+        with timer.paused("evaluation", after=state):
+          result = evaluate(state.params)
+          evaluation.log(result, step, writer, bar, is_last_phase=phase is run.objective.phases[-1])
+      if finetunes:
+        with timer.paused("evaluation"):
+          writer.write(step, "finetune", finetune.finetune_run(
+            given, workdir, step, pretrained.of_run(config, data.tokenizer, state.params)))
+
+    # ---- Finish.
+    if step == start_step:
+      saved.save_if_due(state, step, too=True)
+      bar.message(f"This run is finished: {step} of {num_steps} steps are done.")
+      evaluation.log(result := evaluate(state.params), step, writer, bar)
+    else:
+      writer.write(step, "time", timer.goodput() | start_up.values())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
   return result
+
+
+def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, start_up: progress.StartUp
+              ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer]:
+  """Where the run's numbers go: files, console, and the clock; a first line says what is trained."""
+  config, step, device = run.config, int(state.step), jax.devices()[0]
+  is_main = jax.process_index() == 0
+  writer = metrics.MetricWriter(workdir, config.log, restored_step=step, enabled=is_main, run_config=config.to_dict())
+  bar = progress.Progress(config.train.num_steps, step, enabled=is_main)
+  timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
+                             flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
+                             device_kind=device.device_kind, already=sum(start_up.seconds.values()))
+  bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
+              f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
+              f"{config.data.sequence_length} tokens, {jax.device_count()} {device.device_kind} device(s)")
+  return writer, bar, timer
 
 
 def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer) -> TrainState:
@@ -168,6 +154,11 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer)
   init_from = run.config.checkpoint.init_from
   state = saved.restore_newest(run.abstract_state)
   if state is not None:
+    updates = run.config.train.steps_per_dispatch
+    if int(state.step) % updates:
+      raise UserError("This workdir stands between two calls", got=f"step {int(state.step)} and "
+                      f"--config.train.steps_per_dispatch={updates}", allowed="steps that it divides",
+                      fix=f"set it to {math.gcd(int(state.step), updates)}")
     print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
     return state
   state = run.init_state()
@@ -184,22 +175,20 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer)
   return state
 
 
-def is_busy(step_metrics: dict) -> bool:
+def is_busy(step_metrics: list[dict]) -> bool:
   """Whether the devices still work on the updates that gave these."""
   return not all(leaf.is_ready() for leaf in jax.tree.leaves(step_metrics))
 
 
-def host_acts(config, objective, saved: checkpoints.Checkpoints, step: int) -> bool:
-  """Whether the host has something to do after this update that must not wait for later ones (`dispatches`)."""
-  return (dispatches.is_due(step, config.train.log_every_steps) or dispatches.is_due(step, config.eval.every_steps)
-          or step == config.train.num_steps or saved.is_due(step)
-          or finetune.is_due(config, step, is_last=False)
-          or objective.phase_at(step)[1] == step
-          or config.data.batch_unit == "tokens")  # each batch may have another number of rows than the one before
+def on_devices(batches: Iterator[dict[str, np.ndarray]], updates: int, mesh: jax.sharding.Mesh
+               ) -> Iterator[dict[str, jax.Array]]:
+  """The batches of so many updates together, with a leading axis of updates; one call ahead of their use.
 
-
-def on_devices(batches: Iterator[dict[str, np.ndarray]], dispatched: Iterable[range], mesh
-               ) -> Iterator[tuple[range, dict[str, jax.Array]]]:
-  """(updates, their batch) of each dispatch; several updates have one batch, with a leading axis of updates."""
-  for steps in dispatched:
-    yield steps, sharding.put_batches([next(batches) for _ in steps], mesh)
+  So the devices find the next one where the host has waited for them.
+  """
+  groups = iter(lambda: list(itertools.islice(batches, updates)), [])
+  placed = (sharding.put_batches(group, mesh) for group in groups)
+  following = next(placed, None)
+  while following is not None:
+    batch, following = following, next(placed, None)
+    yield batch

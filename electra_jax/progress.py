@@ -45,6 +45,13 @@ class StartUp:
     self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
     self._last = now
 
+  def after_first_step(self, step_metrics) -> str:
+    """Waits for the first step, which ends the start, and describes it."""
+    for array in _leaves(step_metrics):
+      array.block_until_ready()
+    self.done("compilation")
+    return str(self)
+
   def values(self) -> dict[str, float]:
     """start/PART_seconds, for the logs."""
     return {f"start/{part}_seconds": seconds for part, seconds in self.seconds.items()}
@@ -106,8 +113,13 @@ class StepTimer:
       self._spent["data_wait"] += seconds
 
   @contextlib.contextmanager
-  def paused(self, purpose: str) -> Iterator[None]:
-    """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled)."""
+  def paused(self, purpose: str, after=()) -> Iterator[None]:
+    """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled).
+
+    What the devices need until the arrays of `after` are there is a step's still.
+    """
+    for array in _leaves(after):
+      array.block_until_ready()
     start = self._clock()
     try:
       yield
@@ -142,6 +154,23 @@ class StepTimer:
              {"train/mfu": flops_per_second / self._peak})
     return {"train/tokens_per_second": num_steps * self._tokens / seconds,
             "train/step_ms": 1000 * seconds / num_steps, "train/data_wait_share": waited / seconds, **speed}
+
+
+def _leaves(tree) -> list:
+  if not tree:
+    return []
+  import jax  # tools that only read logs start without it
+
+  return jax.tree.leaves(tree)
+
+
+def is_due(step: int, every_steps: int) -> bool:
+  """Whether what is done each so many steps is done after this one; 0 = never.
+
+  >>> [is_due(step, 2) for step in (1, 2, 3, 4)], is_due(4, 0)
+  ([False, True, False, True], False)
+  """
+  return every_steps > 0 and step % every_steps == 0
 
 
 class Progress:

@@ -171,6 +171,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, partition_spec("batch"))
 
 
+def batches_sharding(mesh: Mesh) -> NamedSharding:
+  """Those of several updates: behind a leading axis of updates."""
+  return NamedSharding(mesh, PartitionSpec(None, *partition_spec("batch")))
+
+
 def check_batch_size(batch_size: int, mesh: Mesh, key: str) -> None:
   """Every device must get the same number of rows.
 
@@ -190,11 +195,9 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[str, Array]:
-  """`put_batch` of a dispatch's batches: a single one as it is, several at once with a leading axis of updates."""
-  if len(batches) == 1:
-    return put_batch(batches[0], mesh)
+  """`put_batch` of the batches of several updates, with a leading axis of updates."""
   stacked = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-  return _put(stacked, NamedSharding(mesh, PartitionSpec(None, *partition_spec("batch"))))
+  return _put(stacked, batches_sharding(mesh))
 
 
 def _put(batch: dict[str, np.ndarray], placement: NamedSharding) -> dict[str, Array]:

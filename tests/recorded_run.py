@@ -40,12 +40,13 @@ def record_state(name: str, state) -> None:
 def install() -> None:
   from electra_jax import pretrain, sharding
 
-  put_batch, restore, save = sharding.put_batch, pretrain.restore_or_init, checkpoints.Checkpoints.save
+  put_batches, restore, save = sharding.put_batches, pretrain.restore_or_init, checkpoints.Checkpoints.save
   reached, steps = distributed.StopRequest.reached, None
 
-  def put_and_record(batch, mesh):
-    record(f"{next(steps)}.{jax.process_index()}", batch)
-    return put_batch(batch, mesh)
+  def put_and_record(batches, mesh):
+    for batch in batches:
+      record(f"{next(steps)}.{jax.process_index()}", batch)
+    return put_batches(batches, mesh)
 
   def restore_and_record(*arguments):
     nonlocal steps
@@ -76,7 +77,7 @@ def install() -> None:
       return make_batch(*arguments, **options)
 
     pipeline._make_batch = make_or_hang
-  sharding.put_batch, pretrain.restore_or_init = put_and_record, restore_and_record
+  sharding.put_batches, pretrain.restore_or_init = put_and_record, restore_and_record
   checkpoints.Checkpoints.save, distributed.StopRequest.reached = save_and_record, reached_or_end
 
 

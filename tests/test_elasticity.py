@@ -65,17 +65,17 @@ def test_a_run_goes_on_with_other_devices_and_micro_batches(tmp_path, monkeypatc
   place = Place(tmp_path)
   write_corpus(place.corpus, num_documents=20)
   monkeypatch.setattr(objectives, "make", fake_objective.make)
-  put_batch, reached, seen = sharding.put_batch, distributed.StopRequest.reached, []
+  put_batches, reached, seen = sharding.put_batches, distributed.StopRequest.reached, []
 
-  def put(batch, mesh):
-    seen.append({name: rows.copy() for name, rows in batch.items()})
-    return put_batch(batch, mesh)
+  def put(batches, mesh):
+    seen.extend({name: rows.copy() for name, rows in batch.items()} for batch in batches)
+    return put_batches(batches, mesh)
 
   def run(workdir, stop_after, shape, accumulation_steps):
     mesh = mesh_of(*shape)
     with monkeypatch.context() as patch:
       patch.setattr(sharding, "make_mesh", lambda sizes: mesh)
-      patch.setattr(sharding, "put_batch", put)
+      patch.setattr(sharding, "put_batches", put)
       patch.setattr(distributed.StopRequest, "reached", lambda self, step: reached(self, step) or step == stop_after)
       seen.clear()
       try:

@@ -19,8 +19,8 @@ def test_groups_add_up_to_the_whole():
   state = run.init_state()
   with jax.set_mesh(mesh):
     _, pairs = run.train_step(run.objective.phases[0])(
-      state, sharding.put_batch(jax.tree.map(np.asarray, make_batch()), mesh))
-  row = metrics.summarise(metrics.add_pairs([pairs]))
+      state, sharding.put_batches([jax.tree.map(np.asarray, make_batch())], mesh))
+  row = metrics.summarise(metrics.add_pairs(metrics.of_each_step([pairs])))
   groups = {"encoder_embeddings", "encoder_layers", "encoder_heads"}
   for name in ("gradient_norm", "update_norm"):
     found = {key.split("/")[1]: value for key, value in row.items() if key.startswith(f"{name}/")}

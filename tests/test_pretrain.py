@@ -54,8 +54,8 @@ def run_steps(config, mesh, batches, num_steps=1):
     step = step_lib.make_train_step(state, objective=objective, phase=objective.phases[0], tx=tx,
                                     rng=jax.random.key(5), accumulation_steps=config.train.accumulation_steps)
     for index in range(num_steps):
-      state, pairs = step(state, sharding.put_batch(jax.tree.map(np.asarray, batches[index]), mesh))
-  return jax.device_get(state.params), metrics.summarise(metrics.add_pairs([pairs]))
+      state, pairs = step(state, sharding.put_batches([jax.tree.map(np.asarray, batches[index])], mesh))
+  return jax.device_get(state.params), metrics.summarise(metrics.add_pairs(metrics.of_each_step([pairs])))
 
 
 def one_device():

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import networks, sampling
+from electra_jax.objectives import sampling
 from electra_jax.objectives.contract import Batch, Metrics
 from electra_jax.objectives.networks import Network
 
@@ -91,20 +90,8 @@ def accuracy(params: PyTree, batch: Batch, network: Network, temperature: float,
   return {f"electra_mlm/{name}": (jnp.sum(weights * value), total) for name, value in right.items()}
 
 
-def make_accuracy(transformer: TransformerConfig, config) -> Callable[[PyTree, Batch], Metrics] | None:
-  """`accuracy` of a run's networks; None where `eval.electra_mlm_examples` is 0 or Appendix E does not hold.
-
-  It holds for a discriminator that was trained on every token of texts that a network corrupted.
-  """
-  if not config.eval.electra_mlm_examples or not applies(config):
-    return None
-  network = networks.make(transformer, config.generator, config.objective)
-  return lambda params, batch: accuracy(params, batch, network, config.objective.sampling_temperature,
-                                        corrupted_share(config))
-
-
 def applies(config) -> bool:
-  """Whether the discriminator's optimum is the one of Appendix E.
+  """Whether the discriminator's optimum is the one of Appendix E: it was trained on every token of corrupted texts.
 
   Not where the generator never draws the original: then p_G of what it replaces is another distribution.
   """

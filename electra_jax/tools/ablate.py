@@ -143,11 +143,14 @@ def plan(recipes: Sequence[str], out: str, *, num_steps: int | None, total_flops
   for recipe in recipes:
     name, about, given = load_recipe(recipe)
     override(given, [one for one in settings if one not in counted_in_steps])
-    steps = num_steps or flops.steps_within(config_lib.resolve(given), total_flops)
+    updates = given.train.steps_per_dispatch
+    steps = num_steps or config_lib.whole_dispatches(
+      flops.steps_within(config_lib.resolve(given), total_flops), updates)
     set_budget(given, steps)
     override(given, counted_in_steps)  # as they are: they are of the run's own length
-    every = max(1, steps // num_points)
+    every = config_lib.whole_dispatches(steps // num_points, updates)
     given.checkpoint.update(every_steps=every, keep_every_steps=every)  # the points of the curve
+    config_lib.fit_dispatches(given)
     given.data.shards_path = os.path.join(data_folder(out, config_lib.resolve(given)), "shards")
     for seed in range(given.seed, given.seed + num_seeds):
       one = ConfigDict(given.to_dict())

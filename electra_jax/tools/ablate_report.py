@@ -9,7 +9,7 @@ from electra_jax import figures
 
 NAMED = re.compile(r'"([^"]+)"')
 NUMBER = re.compile(r"\d\d\.\d(?=\D|$)")
-OWN = ("mlm/loss", "mlm/accuracy", "electra_mlm/accuracy", "rtd/loss", "rtd/auc", "replace_mlm/loss",
+OWN = ("mlm/loss", "mlm/accuracy", "rtd/loss", "rtd/auc", "replace_mlm/loss",
        "all_tokens_mlm/loss")
 
 

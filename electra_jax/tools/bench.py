@@ -126,7 +126,7 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   state = run.init_state()
   with jax.set_mesh(mesh):
     batch = sharding.put_batches([rows] * updates, mesh)
-    step = run.train_step(run.objective.phases[0], updates)
+    step = run.train_step(run.objective.phases[0])
     started = time.perf_counter()
     step = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - started

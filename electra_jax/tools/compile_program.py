@@ -85,7 +85,7 @@ def lower_step(config, devices: list):
   steps = config.train.accumulation_steps
   sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
   run = setup.make(config, mesh)
-  batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
+  batch = {name: jax.ShapeDtypeStruct((1, *shape), dtype, sharding=sharding.batches_sharding(mesh))
            for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
 
   def lower():

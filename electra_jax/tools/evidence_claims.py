@@ -156,16 +156,17 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     config = config_lib.resolve(given)
     kind, _, other = model.equal.partition(":")
     if kind == "flops":
-      steps = whole_dispatches(flops.steps_within(config, total_flops), config)
+      steps = config_lib.whole_dispatches(flops.steps_within(config, total_flops), config.train.steps_per_dispatch)
     elif kind == "steps":
       steps = rows[other].num_steps
     elif speeds.get(model.recipe) and speeds.get(rows[other].model.recipe):
-      steps = whole_dispatches(round(rows[other].num_steps * speeds[rows[other].model.recipe] / speeds[model.recipe]),
-                               config)
+      steps = round(rows[other].num_steps * speeds[rows[other].model.recipe] / speeds[model.recipe])
+      steps = config_lib.whole_dispatches(steps, config.train.steps_per_dispatch)
     else:
       continue
     given = ConfigDict(given.to_dict())
     given.train.num_steps = steps
+    config_lib.fit_dispatches(given)
     config = config_lib.resolve(given)
     folder = os.path.join(out, MODELS, f"{model.recipe.replace(':', '_')}-{steps}")  # claims share a model
     rows[model.name] = Planned(model, path, config, steps, flops.paper_flops(config).per_run, folder)
@@ -188,14 +189,6 @@ def by_model(rows: Sequence[Planned]) -> list[list[Planned]]:
   for row in rows:
     found.setdefault(row.model.name, []).append(row)
   return list(found.values())
-
-
-def whole_dispatches(steps: int, config: FrozenConfigDict) -> int:
-  """The largest multiple of train.steps_per_dispatch in `steps`; `steps` itself where there is none; at least 1.
-
-  The updates that would be left over need a program of their own, and on a GPU it takes longer to compile than to run.
-  """
-  return steps - steps % config.train.steps_per_dispatch or max(1, steps)
 
 
 def describe(name: str, rows: Sequence[Planned]) -> str:

@@ -6,6 +6,7 @@ limit.
 """
 
 import contextlib
+import math
 import os
 import queue
 import re
@@ -20,10 +21,11 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from electra_jax import checkpoints, metrics
+from electra_jax import config as config_lib
 from electra_jax.data import corpus, shards, tokenizers
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.tools import glue_sweep
-from electra_jax.tools.evidence_claims import Planned, whole_dispatches
+from electra_jax.tools.evidence_claims import Planned
 
 GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a checkpoint
 # Tokens of a task's examples: at most 1.5 % of them are longer with BERT's vocabulary, RTE's excepted (12 %, as in the
@@ -89,9 +91,11 @@ def prepare(rows: Sequence[Planned], place: Place) -> None:
 
 def pretrain_command(row: Planned, place: Place) -> list[str]:
   """The pre-training of a model as a command line."""
-  every = whole_dispatches(row.num_steps // 10, row.config)
+  every = config_lib.whole_dispatches(row.num_steps // 10, row.config.train.steps_per_dispatch)
+  updates = math.gcd(row.config.train.steps_per_dispatch, every)
   return [sys.executable, "-m", "electra_jax.main", f"--config={row.recipe}",
           f"--workdir={row.workdir}", f"--config.train.num_steps={row.num_steps}", f"--config.seed={row.config.seed}",
+          f"--config.train.steps_per_dispatch={updates}",
           f"--config.data.path={place.data}", f"--config.data.shards_path={shards_path(row, place)}",
           f"--config.data.tokenizer.path={os.path.join(place.shards, corpus.TOKENIZER_FOLDER)}",
           f"--config.eval.every_steps={every}", f"--config.checkpoint.every_steps={every}",

@@ -41,9 +41,9 @@ class Setup(NamedTuple):
     """A new state, on its devices."""
     return train_state.init_state(self.init_params, self.optimizer, self.mesh)
 
-  def train_step(self, phase: Phase, num_updates: int = 1) -> Callable:
-    """(state, batch) -> (state, metrics), to be compiled; see `step.make_train_step`."""
-    return step.make_train_step(self.abstract_state, num_updates, objective=self.objective, phase=phase,
+  def train_step(self, phase: Phase) -> Callable:
+    """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
+    return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
                                 tx=self.optimizer, rng=self.train_key,
                                 accumulation_steps=self.config.train.accumulation_steps,
                                 norms_per_group=self.config.log.norms_per_group)

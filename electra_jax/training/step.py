@@ -9,20 +9,23 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from electra_jax import dispatches, nonfinite, norms, sharding
+from electra_jax import nonfinite, norms, sharding
 from electra_jax.objectives.contract import Batch, Objective, Phase
 from electra_jax.train_state import TrainState
 
 
-def make_train_step(state: TrainState, num_updates: int = 1, **update_arguments) -> Callable:
-  """`update`, compiled; the new state takes the place of the old one, in its memory and with its shardings.
+def make_train_step(state: TrainState, **update_arguments) -> Callable:
+  """`update` for each batch along a leading axis, one program; the metrics have that axis, too.
 
-  With more than one update, batch and metrics have a leading axis of updates.
+  A small model's kernels take less time than their launches: so many updates (`train.steps_per_dispatch`) follow each
+  other without the host. The new state takes the place of the old one, in its memory and with its shardings.
   """
   shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-  step = functools.partial(update, **update_arguments)
-  return jax.jit(step if num_updates == 1 else dispatches.one_after_another(step), donate_argnums=0,
-                 out_shardings=(shardings, None))
+
+  def update_each(state: TrainState, batches: Batch) -> tuple[TrainState, dict]:
+    return jax.lax.scan(functools.partial(update, **update_arguments), state, batches)
+
+  return jax.jit(update_each, donate_argnums=0, out_shardings=(shardings, None))
 
 
 def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,

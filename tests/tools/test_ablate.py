@@ -8,7 +8,7 @@ import pytest
 
 from electra_jax import checkpoints, flops, inference, metrics
 from electra_jax.errors import UserError
-from electra_jax.tools import ablate, ablate_quality, ablate_report
+from electra_jax.tools import ablate, ablate_quality, ablate_report, appendix_e
 from tests.conftest import ROOT
 from tests.objectives.test_ablation_runs import write_corpus
 
@@ -16,7 +16,7 @@ RECIPES = ["configs/ablations/table3_electra.py:tiny", "configs/ablations/table3
 SMALL = ["model.hidden_size=16", "model.embedding_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
          "data.sequence_length=16", "data.tokenizer.vocab_size=100", "data.heldout_share=0.5", "data.num_workers=1",
          "data.reader=threads", "train.batch_size=8", "optimizer.name=adamw", "log.tensorboard=false",
-         "eval.electra_mlm_examples=8", "objective.rtd_weight=10"]
+         "objective.rtd_weight=10"]
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +75,11 @@ def test_from_recipes_to_table(tmp_path, monkeypatch):
   results = ablate.run(rows(), "continuation")
   assert [len(one["points"]) for one in results] == [3, 3]  # untrained, half-way, at the end
   assert results[0]["points"][-1][0] == pytest.approx(results[0]["flops"])
-  assert "rtd/auc" in results[0]["own"] and "electra_mlm/accuracy" in results[0]["own"]
-  assert "rtd/auc" not in results[1]["own"] and "electra_mlm/accuracy" not in results[1]["own"]
-  assert len(os.listdir(tmp_path / "out/data")) == 1 and results[0]["own"]["electra_mlm/upper_bound"] == 1
+  assert "rtd/auc" in results[0]["own"] and "rtd/auc" not in results[1]["own"]
+  assert len(os.listdir(tmp_path / "out/data")) == 1
+  assert appendix_e.evaluate(rows()[0].workdir, 8)["electra_mlm/upper_bound"] == 1
+  with pytest.raises(UserError, match="Appendix E does not hold"):
+    appendix_e.evaluate(rows()[1].workdir, 8)
 
   lines = {row.name: len(metrics.read_rows(row.workdir)) for row in rows()}
   assert repr(ablate.run(rows(), "continuation")) == repr(results)

@@ -22,7 +22,7 @@ def made(monkeypatch):
   """(state's shapes, options that are plain values) of the step that is made next."""
   steps = []
 
-  def make(state, num_updates=1, **arguments):
+  def make(state, **arguments):
     plain = {name: value for name, value in arguments.items() if isinstance(value, int | float | str)}
     steps.append((jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state), plain))
     raise Made
