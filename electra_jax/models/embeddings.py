@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from electra_jax import sharding
 from electra_jax.models.transformer import Dropout, TransformerConfig
 
 
@@ -20,8 +21,13 @@ class Table(nn.Module):
 
 
 def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"]) -> Float[Array, "batch length embed"]:
-  """Rows of a table. The gather is done in float32, so its gradient is summed in float32 too."""
-  return jnp.take(table, ids, axis=0, mode="clip")  # [batch, length, embed]
+  """Rows of a table. The gather is done in float32, so its gradient is summed in float32 too.
+
+  Each device gathers whole rows for its own examples. Left to itself the partitioner would keep the table's split in
+  the rows, and then have every device compute all of them, forwards and backwards.
+  """
+  table = sharding.constrain(table, None, None)
+  return sharding.constrain(jnp.take(table, ids, axis=0, mode="clip"), "batch", None, None)  # [batch, length, embed]
 
 
 def position_vectors(table: Float[Array, "positions embed"], attention_mask: Bool[Array, "batch length"],
