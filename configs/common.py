@@ -151,7 +151,8 @@ def defaults() -> ConfigDict:
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
   c.train.remat = "none"
-  # Attention with dropout, layer norm and GELU's gradient: auto (Triton kernels on a GPU in 16 bits) | xla | triton
+  # Attention with dropout, layer norm and GELU's gradient: auto (kernels on a GPU in 16 bits) | xla | triton |
+  # mosaic (Hopper alone: Triton's, but for attention over 128 to 512 tokens with heads of 64)
   c.train.kernels = "auto"
   c.train.log_every_steps = 100
   # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)

@@ -34,7 +34,7 @@ CHOICES = {
   "optimizer.schedule": ("linear", "polynomial", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.on_nonfinite": ("stop", "skip"),
   "train.compute_dtype": ("bfloat16", "float32"),
-  "train.kernels": ("auto", "xla", "triton"),
+  "train.kernels": ("auto", "xla", "triton", "mosaic"),
   "train.remat": ("none", "full", "dots", "all_dots"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
   "task.on_long_text": ("cut", "error"),

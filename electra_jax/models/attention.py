@@ -1,4 +1,4 @@
-"""What is attention, and which code computes it? softmax(Q K^T / sqrt(d)) V with dropout on the weights."""
+"""Attention, softmax(Q K^T / sqrt(d)) V with dropout on the weights, by one of several codes."""
 
 import functools
 
@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import dropout, gpu_attention
+from electra_jax.models import dropout, gpu_attention, mosaic_attention
 from electra_jax.models.fused import add_bias
 
 # Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
@@ -26,15 +26,18 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
     bias: of these maps, float32.
     attention_mask: True for real tokens; they come first in a row.
     seeds: of the dropout, unused at rate 0.
-    rate: of the dropout on the attention weights.
-    kernels: xla | triton | interpret, see `gpu_rows.choose`. The kernels hold no [length, length] array in memory.
-      All of them drop the same weights.
+    rate: of the dropout on the attention weights; see `dropout.pair_rate` for what becomes of it.
+    kernels: xla | triton | mosaic | interpret | interpret_mosaic, see `gpu_rows.choose`. The kernels hold no
+      [length, length] array in memory. All of them drop the same weights. What Mosaic's do not take, Triton's do.
   """
+  rate = dropout.pair_rate(rate)
   lengths = attention_mask.sum(-1, dtype=jnp.int32)
+  if mosaic_attention.fits(kernels, product.shape, product.dtype):
+    return _fused(product, bias, lengths, seeds, rate, mosaic_attention, kernels == "interpret_mosaic")
   is_long = not gpu_attention.adds_bias(product.shape[1])
-  uses_cudnn = kernels == "triton" and not rate and is_long and product.shape[-1] % 8 == 0
+  uses_cudnn = kernels in ("triton", "mosaic") and not rate and is_long and product.shape[-1] % 8 == 0
   if gpu_attention.fits(kernels, product.shape) and not uses_cudnn:
-    return _fused(product, bias, lengths, seeds, rate, kernels == "interpret")
+    return _fused(product, bias, lengths, seeds, rate, gpu_attention, kernels == "interpret")
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
   if uses_cudnn:  # its dropout has a fixed seed; without dropout it is faster than ours over several blocks
@@ -62,22 +65,23 @@ _drop.defvjp(lambda weights, seeds, rate: (_drop(weights, seeds, rate), seeds),
              lambda rate, seeds, gradient: (_drop(gradient, seeds, rate), None))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _fused(product, bias, lengths, seeds, rate, interpret):
-  return _fused_forward(product, bias, lengths, seeds, rate, interpret)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _fused(product, bias, lengths, seeds, rate, backend, interpret):
+  """By the kernels of a module with `adds_bias`, `forward` and `backward`."""
+  return _fused_forward(product, bias, lengths, seeds, rate, backend, interpret)[0]
 
 
-def _fused_forward(product, bias, lengths, seeds, rate, interpret):
-  if not gpu_attention.adds_bias(product.shape[1]):
+def _fused_forward(product, bias, lengths, seeds, rate, backend, interpret):
+  if not backend.adds_bias(product.shape[1]):
     product = add_bias(product, bias)
-  call = functools.partial(gpu_attention.forward, num_heads=product.shape[2], rate=rate, interpret=interpret)
+  call = functools.partial(backend.forward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   context, log_sums = _on_local_heads(call, seeds, {"b": lengths, "bshtd": product, "htd": bias}, ("bshd", "bhs"))
   return context, (product, bias, lengths, seeds, context, log_sums)
 
 
-def _fused_backward(rate, interpret, kept, gradient):
+def _fused_backward(rate, backend, interpret, kept, gradient):
   product, bias, lengths, seeds, context, log_sums = kept
-  call = functools.partial(gpu_attention.backward, num_heads=product.shape[2], rate=rate, interpret=interpret)
+  call = functools.partial(backend.backward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   arrays = {"b": lengths, "bshtd": product, "htd": bias, "bshd": context, "bhs": log_sums, "bshd ": gradient}
   d_product, sums = _on_local_heads(call, seeds, arrays, ("bshtd", "bphtd"))
   return d_product, sums.sum((0, 1)).astype(bias.dtype), None, None

@@ -33,7 +33,7 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
     seeds: of the dropout, see `dropout.seeds_of`; unused at rate 0.
     rate: of the dropout.
     epsilon: added to the variance.
-    kernels: xla | triton | interpret, see `gpu_rows.choose`.
+    kernels: xla | triton | mosaic | interpret, see `gpu_rows.choose`.
 
   Returns:
     The result twice: for the next residual and for the next linear map. So their gradients arrive apart, and are

@@ -24,10 +24,13 @@ GRADIENT_SPREAD = (8, 256)  # of its gradient
 
 
 def choose(kernels: str, dtype) -> str:
-  """`auto` becomes triton on a GPU with 16-bit activations, and xla, the compiler's own code, everywhere else."""
-  if kernels == "auto":
-    return "triton" if jax.default_backend() == "gpu" and jnp.dtype(dtype).itemsize == 2 else "xla"
-  return kernels
+  """`auto` becomes mosaic on a Hopper GPU (H100, H200) with 16-bit activations, triton on other GPUs, and xla, the
+  compiler's own code, everywhere else. Mosaic is for attention alone: the kernels here are Triton's in both cases."""
+  if kernels != "auto":
+    return kernels
+  if jax.default_backend() != "gpu" or jnp.dtype(dtype).itemsize != 2:
+    return "xla"
+  return "mosaic" if jax.devices()[0].compute_capability == "9.0" else "triton"
 
 
 def fits(kernels: str, shape: tuple[int, ...]) -> bool:

@@ -39,7 +39,7 @@ class TransformerConfig:
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
   remat: str = "none"  # a row of remat.POLICIES, or none
-  kernels: str = "auto"  # auto | xla | triton | interpret, see gpu_rows.choose
+  kernels: str = "auto"  # auto | xla | triton | mosaic | interpret, see gpu_rows.choose
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
   pooler: str = "none"  # layer between that and a fine-tuning head's outputs: none | tanh | gelu
@@ -72,7 +72,7 @@ class TransformerConfig:
     return fused.bias_gelu(product, bias, self.hidden_act, self.implementation(), axis)
 
   def implementation(self) -> str:
-    """Which code computes attention and the gradients of the norms: xla | triton | interpret."""
+    """Which code computes attention and the gradients of the norms: xla | triton | mosaic | interpret."""
     return gpu_rows.choose(self.kernels, self.dtype)
 
 

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 
 from electra_jax import sharding
-from electra_jax.models import attention, dropout, fused, gpu_attention, gpu_rows
+from electra_jax.models import attention, dropout, fused, gpu_attention, gpu_rows, mosaic_attention
 
 SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
 
@@ -87,6 +87,18 @@ def test_attention_kernels_equal_plain_attention(length, rate):
   check_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("length, rate", ((128, 0.25), (256, 0.0), (256, 0.25)))
+def test_hopper_kernels_equal_plain_attention(length, rate):
+  """Interpreted thread by thread, so a single head; the second example ends within the first block of keys."""
+  arguments, mask = attention_inputs(length, heads=1, head_dim=64)
+
+  @functools.partial(jax.jit, static_argnums=0)  # as one program: the interpreter runs one kernel at a time
+  def both(kernels, arguments):
+    return gradients(lambda *a: attention.attention(*a, mask, SEEDS, rate, kernels), arguments)
+  ours = jax.block_until_ready(both("interpret_mosaic", arguments))
+  check_equal(ours, both("xla", arguments))
+
+
 @pytest.mark.parametrize("kernels", ("xla", "interpret"))
 def test_a_row_without_tokens_has_no_nan(kernels):
   arguments, mask = attention_inputs(32)
@@ -123,6 +135,41 @@ def test_dropout_keeps_its_share_and_its_expectation():
   assert 0.8 < float((x == 0).mean(0).std()) / (0.09 / 64) ** 0.5 < 1.2
 
 
+def keep_of_pairs(rate, num_rows=2048, num_columns=512, seeds=SEEDS):
+  row, column = (jnp.arange(size, dtype=jnp.uint32) for size in (num_rows, num_columns))
+  return np.asarray(dropout.keep_pairs(seeds, row, column, dropout.pair_rate(rate)))
+
+
+@pytest.mark.parametrize("rate", (0.05, 0.1, 0.5, 0.9))
+def test_pairs_are_dropped_independently(rate):
+  """Neighbours, the four that share a word, and whole rows and columns: all correlations are those of chance."""
+  rate_of_pairs = dropout.pair_rate(rate)
+  deviation = (rate_of_pairs * (1 - rate_of_pairs)) ** 0.5
+  x = (1 - keep_of_pairs(rate) - rate_of_pairs) / deviation  # of mean 0 and variance 1
+  assert abs(rate_of_pairs - rate) <= 1 / 512 and abs(x.mean()) < 4 / x.size ** 0.5
+  for down, right in ((0, 1), (1, 0), (0, 8), (8, 0), (8, 8), (1, 1), (0, 16), (16, 0), (0, 64), (64, 0), (128, 128)):
+    product = x[down:, right:] * x[:x.shape[0] - down, :x.shape[1] - right]
+    assert abs(product.mean()) < 4.5 / product.size ** 0.5, (down, right)
+  for axis in (0, 1):
+    assert abs(x.mean(axis).var() * x.shape[axis] - 1) < 5 * (2 / x.shape[1 - axis]) ** 0.5, axis
+  corners = x[8:, 8:] * x[:-8, :-8] * x[8:, :-8] * x[:-8, 8:]
+  assert abs(corners.mean()) < 4.5 / corners.size ** 0.5
+
+
+def test_neighbouring_heads_drop_other_pairs():
+  first, second = (keep_of_pairs(0.5, seeds=dropout.child_seeds(SEEDS, np.uint32(head))) for head in (6, 7))
+  assert abs((first == second).mean() - 0.5) < 0.005
+
+
+@pytest.mark.parametrize("rate", (1 / 256, 0.1, 0.5, 0.7, 255 / 256))
+def test_all_bytes_of_a_word_at_once_tell_what_each_does(rate):
+  rate = dropout.pair_rate(rate)
+  words = dropout.bits(SEEDS, jnp.arange(4096, dtype=jnp.uint32))
+  each = np.asarray(words)[:, None] >> np.arange(0, 32, 8, dtype=np.uint32) & 255
+  found = np.asarray(dropout.kept_bytes(words, rate))[:, None] >> np.arange(7, 32, 8, dtype=np.uint32) & 1
+  np.testing.assert_array_equal(found == 1, each >= rate * 256)
+
+
 def test_neighbouring_seeds_are_independent():
   masks = [dropout.keep_mask(SEEDS + jnp.array(step, jnp.uint32), (1 << 16,), 0.5)
            for step in ((0, 0), (1, 0), (0, 1), (2**31, 0))]
@@ -136,7 +183,8 @@ def test_the_backward_pass_drops_the_same_elements():
 
 
 @pytest.mark.parametrize("kernels, dtype, chosen", (("auto", "float32", "xla"), ("auto", "bfloat16", "xla"),
-                                                    ("triton", "bfloat16", "triton")))
+                                                    ("triton", "bfloat16", "triton"),
+                                                    ("mosaic", "bfloat16", "mosaic")))
 def test_no_kernel_is_chosen_on_cpu(kernels, dtype, chosen):
   assert gpu_rows.choose(kernels, dtype) == chosen
 
@@ -148,12 +196,23 @@ def test_lengths_that_the_attention_kernels_take(length, fits):
   assert not gpu_attention.fits("xla", (1, length, 2, 3, 64))
 
 
+@pytest.mark.parametrize("kernels", ("triton", "mosaic"))
 @pytest.mark.parametrize("length", (128, 512))
-def test_attention_kernels_lower_for_a_gpu(length):
-  """The Triton programs are built here, without a GPU."""
+def test_attention_kernels_lower_for_a_gpu(length, kernels):
+  """The programs are built here, without a GPU."""
   arguments, mask = attention_inputs(length, head_dim=64, dtype=jnp.bfloat16)
-  text = lowered(lambda *a: attention.attention(*a, mask, SEEDS, 0.1, "triton"), arguments)
-  assert "attention_forward" in text and "attention_backward" in text
+  text = lowered(lambda *a: attention.attention(*a, mask, SEEDS, 0.1, kernels), arguments)
+  assert ("attention_forward" in text and "attention_backward" in text) == (kernels == "triton")
+  assert text.count("@mosaic_gpu") == (2 if kernels == "mosaic" else 0)
+
+
+@pytest.mark.parametrize("length, head_dim, dtype, fits", ((128, 64, "bfloat16", True), (512, 64, "bfloat16", True),
+                                                           (512, 128, "bfloat16", False), (64, 64, "bfloat16", False),
+                                                           (1024, 64, "bfloat16", False), (512, 64, "float32", False)))
+def test_what_the_hopper_kernels_take(length, head_dim, dtype, fits):
+  shape = (1, length, 2, 3, head_dim)
+  assert mosaic_attention.fits("mosaic", shape, jnp.dtype(dtype)) is fits
+  assert not mosaic_attention.fits("triton", shape, jnp.dtype(dtype))
 
 
 def test_row_kernels_lower_for_a_gpu():
