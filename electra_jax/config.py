@@ -182,7 +182,7 @@ def read_record(workdir: str) -> dict:
       record = json.load(file)
     if not isinstance(record, dict) or not isinstance(record.get("resolved"), dict):
       raise ValueError('no object with a branch "resolved"')
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # JSON may hold anything
+  except (OSError, ValueError, RecursionError) as error:
     is_begun = any(os.path.isdir(os.path.join(workdir, folder)) for folder in ("checkpoints", "seeds"))
     fix = ("restore it from a backup, for only it says what the run is, or choose another workdir" if is_begun else
            "check the path, or train first: launch/demo.sh makes one in minutes")

@@ -144,9 +144,9 @@ RECIPES = {
   "a version": ("configs/finetune/squad.py:2.0", ["2.0", "v1.1, v2.0"], "squad.py:v2.0"),
   "a size of RACE": ("configs/finetune/race.py:big", ["big", "large"], "race.py:"),
   "a variant": ("configs/base.py:tinny", [":tinny", ":tiny"], "base.py:tiny"),
-  "no file": ("configs/nope.py", ["configs/nope.py", "No such file"], "configs/tiny.py"),
-  "no Python": ("requirements.txt", ["requirements.txt", ".py"], "configs/tiny.py"),
-  "no recipe": ("tests/conftest.py", ["get_config"], "configs/tiny.py"),
+  "no file": ("configs/nope.py", ["configs/nope.py", "No such file"], "--config=tiny"),
+  "no Python": ("requirements.txt", ["requirements.txt", ".py"], "--config=tiny"),
+  "no recipe": ("tests/conftest.py", ["get_config"], "--config=tiny"),
 }
 
 
@@ -192,8 +192,9 @@ CONFIGS = {
   "empty": ("", "Expecting value"), "cut off": ('{"resolved": {', "Expecting"),
   "of another program": ('{"model_type": "bert", "hidden_size": 768}', "resolved"),
   "with a list inside": ('{"resolved": [1]}', "resolved"),
-  "with a number for a branch": ('{"resolved": {"train": 5, "model": {"initializer_range": 1}}}', "config.json"),
-  "without a model": ('{"resolved": {}}', "model"), "no UTF-8": (b"\xff\xfe{", "utf-8"),
+  "with null inside": ('{"resolved": null, "format": 1}', "resolved"), "a text": ('"resolved"', "no object"),
+  "nested too deeply": ("[" * 100_000, "recursion"),
+  "no UTF-8": (b"\xff\xfe{", "utf-8"),
 }
 
 

@@ -13,7 +13,7 @@ from electra_jax.tasks.contract import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
 
 MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has gone through NumPy or pandas
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
          test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None) -> Task:
