@@ -8,7 +8,6 @@ import runpy
 import pytest
 
 from electra_jax import config_rules, flops, objectives
-from electra_jax.tools import differences, module_index
 from tests.conftest import ROOT
 
 PAGES = ["README.md", "launch/README.md"] + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
@@ -17,7 +16,7 @@ PAGES = ["README.md", "launch/README.md"] + [str(path.relative_to(ROOT)) for pat
 def test_every_named_module_and_recipe_exists():
   for page in PAGES:
     text = (ROOT / page).read_text()
-    for module in re.findall(r"python -m ((?:electra_jax|tests|docs)[\w.]*\w)", text):
+    for module in re.findall(r"python -m ((?:electra_jax|tests|docs|benchmarks)[\w.]*\w)", text):
       path = ROOT / module.replace(".", "/")
       assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: {module}"
     for recipe in re.findall(r"--config=(configs/[\w/]+\.py)", text):
@@ -37,15 +36,11 @@ def test_troubleshooting_quotes_real_errors():
   assert len(whole) == 13  # with those of the ten that are the project's own
 
 
-# Developers' generators of pages of docs/, without flags.
-NO_HELP = ("config_reference", "differences", "module_index")
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "electra_jax/tools").glob("*.py")), ids=lambda path: path.stem)
 def test_help_teaches(path):
   """A tool's USAGE begins with a sentence, shows how it is called, and names only flags that there are."""
   source = path.read_text()
-  if "__main__" not in source or path.stem in NO_HELP:
+  if "__main__" not in source:
     return
   usage = next(node.value.value for node in ast.parse(source).body if isinstance(node, ast.Assign)
                and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "USAGE")
@@ -64,7 +59,7 @@ def test_links_and_named_files_exist():
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([\w./]+)\)", text):
       assert ((ROOT / page).parent / target).exists(), (page, target)
-  named = re.findall(r"`((?:electra_jax/|configs/|tests/|docs/|launch/)[\w/]+(?:\.\w+)?)`",
+  named = re.findall(r"`((?:electra_jax/|configs/|tests/|docs/|launch/|benchmarks/)[\w/]+(?:\.\w+)?)`",
                      "".join((ROOT / page).read_text() for page in ("docs/design.md", "docs/data_formats.md",
                                                                     "docs/checkpoints.md", "docs/troubleshooting.md",
                                                                     "README.md")))
@@ -104,20 +99,3 @@ def test_worked_example_of_an_objective_trains(monkeypatch):
   history = names["history"]
   assert int(names["state"].step) == len(history) == 30
   assert history[-1] < 0.5 * history[0]
-
-
-def test_every_module_is_in_the_index():
-  """If this fails: python -m electra_jax.tools.module_index > docs/modules.md"""
-  def names(page):
-    return re.findall(r"^(?:## |\| `)([\w./]+)", page, re.MULTILINE)
-
-  assert names((ROOT / "docs/modules.md").read_text()) == names(module_index.page())
-
-
-def test_differences_are_current():
-  """If this fails: python -m electra_jax.tools.differences > docs/differences.md"""
-  page = differences.page()
-  assert (ROOT / "docs/differences.md").read_text() == page
-  lines = [line for folder in ("configs", "electra_jax") for path in (ROOT / folder).rglob("*.py")
-           for line in path.read_text().splitlines() if re.match(r" *Differs from ", line)]
-  assert len(lines) == len(re.findall("^- ", page, re.MULTILINE))  # each begins a paragraph of a docstring

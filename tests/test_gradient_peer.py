@@ -5,10 +5,10 @@ import statistics
 
 import pytest
 
+from benchmarks import gradient_peer
 from electra_jax import config as config_lib
 from electra_jax import inputs
 from tests import small_runs
-from tests.peers import gradient_peer
 from tests.workdirs import save_random_params
 
 NARROW = {"model__embedding_size": 16}  # a projection: all networks are transformers' ELECTRA

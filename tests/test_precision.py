@@ -1,6 +1,6 @@
 """Does the comparison of two precisions add up and draw what it says?"""
 
-from tests.peers import precision
+from benchmarks import precision
 
 FOUND = {"float32": [{10: 1.0, 20: 2.0}, {10: 3.0, 20: 2.0, 30: 9.0}],
          "bfloat16": [{10: 1.5, 20: 2.0}, {10: 3.5, 20: 1.0}]}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks import pretrain_peer
 from electra_jax import config as config_lib
 from electra_jax import pretrained
-from tests.peers import pretrain_peer
 from tests.test_gradient_peer import make_run
 
 STEPS = 6

@@ -5,10 +5,10 @@ import pathlib
 
 import pytest
 
+from benchmarks import speed_table
 from electra_jax import config as config_lib
 from electra_jax import recipes
 from electra_jax.tools import ablate
-from tests.peers import speed_table
 
 PUBLISHED = pathlib.Path(__file__).parents[1] / "docs" / "results" / "speed.json"
 

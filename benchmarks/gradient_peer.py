@@ -1,7 +1,7 @@
 """Has a batch the same losses and gradients in PyTorch? A run's newest parameters and its own next batch, both sides.
 
   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
-  python -m tests.peers.gradient_peer runs/tiny
+  python -m benchmarks.gradient_peer runs/tiny
 
 Every objective of the papers' tables: mlm, mlm_nsp, rtd, electra_15, replace_mlm, all_tokens_mlm. The networks are
 transformers', with our parameters; rows and masks are the run's, the replacements are drawn once and given to both;
@@ -27,13 +27,13 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from safetensors.numpy import load_file
 from torch.nn import functional
 
+from benchmarks import pretrain_peer, step_peer, torch_losses
 from electra_jax import checkpoints, inputs, objectives, sharding
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
 from electra_jax.tools import export
-from tests.peers import pretrain_peer, step_peer, torch_losses
 
 KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
 GATE = "encoder/copy_head/output"  # All-Tokens MLM's; transformers has no place for it

@@ -1,8 +1,8 @@
 """Does PyTorch learn the same from the same batches? ELECTRA or BERT pre-trained by transformers on a run's own shards.
 
   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
-  python -m tests.peers.pretrain_peer runs/tiny
-  python -m tests.peers.pretrain_peer runs/tiny --save=runs/peer      then, with GLUE's folders in DATA:
+  python -m benchmarks.pretrain_peer runs/tiny
+  python -m benchmarks.pretrain_peer runs/tiny --save=runs/peer      then, with GLUE's folders in DATA:
   python -m electra_jax.tools.glue_sweep --init_from=runs/peer --data_dir=DATA --out=runs/peer_glue
 
 Reads the config, the tokenizer and the batches of a workdir, builds the networks anew and trains them with torch's
@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
+from benchmarks import step_peer, torch_losses
 from electra_jax import config as config_lib
 from electra_jax import inputs, metrics, optim
 from electra_jax.data import corpus
-from tests.peers import step_peer, torch_losses
 
 
 def mlm_losses(networks, rows: dict[str, torch.Tensor]):

@@ -1,4 +1,4 @@
-"""What do machines do to a run? Each fault that `tools/soak` injects: while the run goes on, or between two starts."""
+"""Faults that machines inject into a run: while it goes on, or between two starts."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ def second_job(process, workdir, rng, seconds) -> None:
     other = subprocess.run(process.args, capture_output=True, text=True, timeout=LONGEST_START_SECONDS)
     if other.returncode != 2 or "Another job is running" not in other.stderr:
       process.kill()
-      raise UserError("The soak has found a fault: a second job was not refused", got=other.stderr[-1500:],
+      raise UserError("A fault was found: a second job was not refused", got=other.stderr[-1500:],
                       allowed="status 2, and the first goes on", fix=f"look into {workdir}, which is left as it was")
     wait(process, rng.uniform(0, seconds / 4))
   process.kill()

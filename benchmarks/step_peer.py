@@ -1,8 +1,8 @@
 """How fast is a training step beside PyTorch's on this machine? The same networks, rows and dropout in both.
 
-  python -m tests.peers.step_peer                                                  a small ELECTRA, minutes on any CPU
-  python -m tests.peers.step_peer --recipe=configs/base.py --set=train.batch_size=64          on a GPU
-  python -m tests.peers.step_peer --recipe=configs/bert_large.py --set=train.batch_size=32
+  python -m benchmarks.step_peer                                                  a small ELECTRA, minutes on any CPU
+  python -m benchmarks.step_peer --recipe=configs/base.py --set=train.batch_size=64          on a GPU
+  python -m benchmarks.step_peer --recipe=configs/bert_large.py --set=train.batch_size=32
 
 The peer is transformers' ELECTRA (a generator and a discriminator with shared token embeddings) or BERT, with SDPA and
 AdamW; on a GPU in bfloat16 autocast, compiled, with fused AdamW. Its head and its sampling work at the masked positions

@@ -100,7 +100,7 @@ def commands(task: str, model: str, data: str, out: str, num_seeds: int, epochs:
     "ours": [sys.executable, "-m", "electra_jax.main", f"--config=configs/finetune/glue.py:{task}",
              f"--workdir={out}/ours/{task}", *(f"--config.{key}={value}" for key, value in settings.items()),
              *(f"--config.{setting}" for setting in own)],
-    "transformers": [os.environ.get("PEER_PYTHON", sys.executable), "-m", "tests.peers.run_glue_peer",
+    "transformers": [os.environ.get("PEER_PYTHON", sys.executable), "-m", "benchmarks.run_glue_peer",
                      f"--task={task}", f"--data={data}", f"--model={model}", f"--heads={out}/heads_{task}.npz",
                      f"--out={out}/transformers_{task}.json", f"--rate={SETTINGS['optimizer.learning_rate']}",
                      f"--batch_size={SETTINGS['train.batch_size']}", f"--epochs={epochs}",

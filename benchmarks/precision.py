@@ -1,7 +1,7 @@
 """Does training in bfloat16 with the kernels learn what float32 with the compiler's own code learns?
 
-  python -m tests.peers.precision OUT                                             minutes on a GPU; slow without one
-  python -m tests.peers.precision OUT --recipe=configs/small.py --set=data.path=/path/to/text
+  python -m benchmarks.precision OUT                                             minutes on a GPU; slow without one
+  python -m benchmarks.precision OUT --recipe=configs/small.py --set=data.path=/path/to/text
 
 Trains a recipe with several seeds both ways; the same seed means the same data, masks, initial weights and dropout.
 Prints, window by window, both losses, how far the two precisions are apart (mean of the seeds and its standard error)

@@ -1,9 +1,9 @@
 """The README's table of speeds on this card: every point beside PyTorch, one after the other.
 
-  python -m tests.peers.speed_table OUT.json                   an hour on a GPU, most of it compiling
-  python -m tests.peers.speed_table OUT.json --only=Base       the points whose name has this in it
+  python -m benchmarks.speed_table OUT.json                   an hour on a GPU, most of it compiling
+  python -m benchmarks.speed_table OUT.json --only=Base       the points whose name has this in it
 
-Each point is `tests.peers.step_peer`: the peer, ours, the peer again, in one run. OUT.json is written after each; what
+Each point is `benchmarks.step_peer`: the peer, ours, the peer again, in one run. OUT.json is written after each; what
 it has is not timed again, so the same command goes on after a kill. Prints the table in the end. Its rows are those of
 docs/results/speed.json.
 """
@@ -56,7 +56,7 @@ def arguments_of(point: Point, recipe: str) -> list[str]:
 
 def time_both(arguments: Sequence[str]) -> dict:
   """What step_peer says, in a process of its own: its card is free again afterwards."""
-  command = [sys.executable, "-m", "tests.peers.step_peer", *arguments]
+  command = [sys.executable, "-m", "benchmarks.step_peer", *arguments]
   done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
   if done.returncode:
     raise SystemExit(f"`{' '.join(command[1:])}` ended with status {done.returncode}")
@@ -71,7 +71,7 @@ def row_of(point: Point, recipe: str, said: dict) -> dict:
           "peer_tokens_per_second": peer["tokens_per_second"], "peer": peer["kind"],
           "matmul_tflops": ours["matmul_tflops"], "card": ours["device"],
           "versions": {"jax": ours["jax"], "torch": peer["torch"], "transformers": peer["transformers"]},
-          "command": " ".join(["python -m tests.peers.step_peer", *arguments_of(point, recipe)]),
+          "command": " ".join(["python -m benchmarks.step_peer", *arguments_of(point, recipe)]),
           "note": "one card, one run"}
 
 

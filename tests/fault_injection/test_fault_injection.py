@@ -1,4 +1,4 @@
-"""Does the soak do the harm that it says, and does a run survive each kind? `tools/soak` itself runs for minutes."""
+"""Each fault and the comparison; `python -m tests.fault_injection.run` itself takes minutes."""
 
 import os
 import random
@@ -13,9 +13,8 @@ import pytest
 
 from electra_jax import checkpoints, metrics, objectives, pretrain
 from electra_jax.errors import UserError
-from electra_jax.tools import soak
-from electra_jax.tools import soak_faults as faults
 from tests import fake_objective
+from tests.fault_injection import faults, run
 from tests.small_runs import STEPS, contents, prepare, small
 
 
@@ -33,7 +32,7 @@ def test_a_run_survives_each_damage(finished, tmp_path, monkeypatch, name):
   assert faults.damage(name, str(workdir), random.Random(1))
   assert contents(workdir) != before
   pretrain.pretrain(small(finished), str(workdir))
-  soak.compare(str(finished.run), str(workdir))
+  run.compare(str(finished.run), str(workdir))
 
 
 def test_no_flipped_bit_of_the_arrays_is_read(finished, tmp_path):
@@ -73,10 +72,10 @@ def test_another_end_is_found(finished, tmp_path):
   path = workdir / metrics.FILE_NAME
   path.write_text(path.read_text().replace('"loss": ', '"loss": 1', 1))
   with pytest.raises(UserError, match="the logged losses differ"):
-    soak.compare(str(finished.run), str(workdir))
+    run.compare(str(finished.run), str(workdir))
   shutil.rmtree(workdir / "checkpoints" / str(STEPS))
   with pytest.raises(UserError, match="the final parameters differ"):
-    soak.compare(str(finished.run), str(workdir))
+    run.compare(str(finished.run), str(workdir))
 
 
 # In place of the run: makes a half-written checkpoint after a moment, and cannot be killed by accident.
@@ -114,7 +113,7 @@ def test_each_interruption_ends_a_process_as_it_says(tmp_path, name):
   workdir.mkdir()
   if fault.read_only and not faults.can_be_read_only(str(workdir)):
     pytest.skip("to make a folder read-only for root needs the right to mount")
-  status, said = soak.start([sys.executable, "-c", SCRIPT], str(workdir), fault, random.Random(0), 0.5)
+  status, said = run.start([sys.executable, "-c", SCRIPT], str(workdir), fault, random.Random(0), 0.5)
   assert status in fault.statuses and re.search(fault.must_say, said)
   (workdir / "writable again").touch()
 
@@ -122,20 +121,20 @@ def test_each_interruption_ends_a_process_as_it_says(tmp_path, name):
 def test_the_clock_of_the_process_goes_back(tmp_path):
   (tmp_path / "run").mkdir()
   fault = faults.Interruption(faults.leave_alone, (), clock_goes_back=True)
-  status, said = soak.start([sys.executable, "-c", SCRIPT], str(tmp_path / "run"), fault, random.Random(0), 0.5)
+  status, said = run.start([sys.executable, "-c", SCRIPT], str(tmp_path / "run"), fault, random.Random(0), 0.5)
   assert status == 0 and 86_000 < float(said.split("back by ")[1]) < 86_400
 
 
 def test_a_second_job_that_is_not_refused_is_found(tmp_path):
   command = [sys.executable, "-c", "import time; print('Starting from scratch', flush=True); time.sleep(1)"]
   with pytest.raises(UserError, match="a second job was not refused"):
-    soak.start(command, str(tmp_path / "run"), faults.INTERRUPTIONS["second job, then kill -9"], random.Random(0), 0.1)
+    run.start(command, str(tmp_path / "run"), faults.INTERRUPTIONS["second job, then kill -9"], random.Random(0), 0.1)
 
 
 def test_a_start_that_ends_without_reason_is_found(tmp_path):
   command = [sys.executable, "-c", "import sys; print('wreck'); sys.exit(7)"]
   with pytest.raises(UserError, match=r"(?s)status 7.*wreck"):
-    soak.run_round(command, str(tmp_path / "run"), random.Random(0), 60.0, lambda: False, Counter())
+    run.run_round(command, str(tmp_path / "run"), random.Random(0), 60.0, lambda: False, Counter())
   assert os.path.exists(tmp_path / "run.log")
 
 
@@ -145,4 +144,4 @@ def test_negative_times_are_found(finished, tmp_path):
   with open(workdir / metrics.FILE_NAME, "a") as file:
     file.write('{"step": 6, "split": "time", "time/start_seconds": -1.0}\n')
   with pytest.raises(UserError, match="negative time"):
-    soak.compare(str(finished.run), str(workdir))
+    run.compare(str(finished.run), str(workdir))

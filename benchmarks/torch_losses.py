@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tests.peers import step_peer
+from benchmarks import step_peer
 
 
 def tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:

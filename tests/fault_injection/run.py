@@ -1,4 +1,4 @@
-"""Does a run survive what machines do to it? Faults at random for some minutes, then a comparison bit for bit."""
+"""Fault injection: a tiny run is killed and damaged at random for some minutes, then compared bit for bit."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from rich.table import Table
 from electra_jax import main as main_lib
 from electra_jax import metrics
 from electra_jax.errors import UserError
-from electra_jax.tools import soak_faults as faults
+from tests.fault_injection import faults
 
 FLAGS = flags.FLAGS
 flags.declare_key_flag("workdir")  # appears in --help
@@ -32,14 +32,14 @@ flags.DEFINE_integer("seed", 0, "Which faults, and when.")
 
 USAGE = """Kills a tiny run again and again, damages its checkpoints, and compares its end with an undisturbed run.
 
-  python -m electra_jax.tools.soak --workdir=/tmp/soak --minutes=20
+  python -m tests.fault_injection.run --workdir=/tmp/faults --minutes=20
 
 It runs configs/tiny.py, shorter, and with more checkpoints. Faults at random: kill -9 at any moment and inside the
 write of a checkpoint, SIGTERM, a full disk, a read-only workdir, a second job, a clock that goes back; checkpoints
 truncated, half deleted, without metadata or manifest, with a flipped bit. Another command can be put behind `--`; it
 gets --workdir=... as its last argument, and is started again unchanged:
 
-  python -m electra_jax.tools.soak --workdir=/tmp/soak --minutes=5 -- \\
+  python -m tests.fault_injection.run --workdir=/tmp/faults --minutes=5 -- \\
       python -m electra_jax.main --config=configs/tiny.py:tiny --config.checkpoint.every_steps=5
 
 Beside the flags above, an empty --workdir holds `undisturbed`, one folder for each round, and what each start said.
@@ -150,12 +150,12 @@ def compare(undisturbed: str, workdir: str) -> None:
 
 
 def _found(what: str, got: str, workdir: str) -> UserError:
-  return UserError(f"The soak has found a fault: {what}", got=got,
+  return UserError(f"A fault was found: {what}", got=got,
                    allowed="every start ends as its fault explains, and the last one as the undisturbed run",
                    fix=f"what the last start said is in {workdir}.log; its folder is left as it was")
 
 
-def soak(command: list[str], folder: str, minutes: float, kills: int, within: float, seed: int,
+def inject(command: list[str], folder: str, minutes: float, kills: int, within: float, seed: int,
          outcomes: Counter) -> int:
   """The number of rounds of the command in new workdirs, each equal to an undisturbed run; `outcomes` as it goes.
 
@@ -194,11 +194,11 @@ def main(argv: list[str]) -> None:
   """Entry point."""
   if FLAGS.workdir is None or (os.path.isdir(FLAGS.workdir) and os.listdir(FLAGS.workdir)):
     raise UserError("--workdir must be a new or empty folder", got=FLAGS.workdir, allowed="a folder of its own",
-                    fix="for example --workdir=/tmp/soak")
+                    fix="for example --workdir=/tmp/faults")
   os.makedirs(FLAGS.workdir, exist_ok=True)
   outcomes, rounds, began = Counter(), None, time.monotonic()
   try:
-    rounds = soak(argv[1:] or list(COMMAND), os.path.abspath(FLAGS.workdir), FLAGS.minutes, FLAGS.kills, FLAGS.within,
+    rounds = inject(argv[1:] or list(COMMAND), os.path.abspath(FLAGS.workdir), FLAGS.minutes, FLAGS.kills, FLAGS.within,
                   FLAGS.seed, outcomes)
   finally:
     result = "ended by an error" if rounds is None else f"{rounds} rounds, parameters and losses equal bit for bit"

@@ -2,7 +2,7 @@
 # What is a small pre-trained encoder worth? Fine-tunes it and the same network with random parameters on CoLA, MRPC,
 # RTE, STS-B and SST-2, three seeds at each of two rates, and prints the medians at each side's best rate. Heads read
 # the mean of the states. A few labels: it takes minutes on two CPU cores, and there a pre-training counts.
-# Usage: launch/peers/glue_from_random.sh WORKDIR DATA_DIR OUT_DIR [--tasks=sst2 --rates=2e-3 --set=KEY=VALUE ...]
+# Usage: benchmarks/glue_from_random.sh WORKDIR DATA_DIR OUT_DIR [--tasks=sst2 --rates=2e-3 --set=KEY=VALUE ...]
 #
 #   WORKDIR    a pre-training's workdir of a shape like configs/tiny.py's.
 #   DATA_DIR   has GLUE's folders (MRPC/train.tsv or .tsv.gz, ...).
@@ -14,7 +14,7 @@ set -euo pipefail
 workdir=$(cd "$1" && pwd) data=$(cd "$2" && pwd)
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python}
 
 folders=()
@@ -33,4 +33,4 @@ for start in ${STARTS:-pretrained random}; do
     --set=model.attention_probs_dropout_prob=0.0 --set=train.compute_dtype=float32 --set=log.tensorboard=False "${@:4}"
   folders+=("$out/$start")
 done
-"$python" -m tests.peers.glue_table "${folders[@]}"
+"$python" -m benchmarks.glue_table "${folders[@]}"
