@@ -209,7 +209,7 @@ COMMANDS = {
   "typo in a key": ("--config=configs/tiny.py --workdir=W --config.train.num_stepz=3", [
     "did you mean train.num_steps?"]),
   "value of another type": ("--config=configs/tiny.py --workdir=W --config.train.batch_size=many", ["batch_size=many"]),
-  "recipe that does not exist": ("--config=configs/nope.py --workdir=W", ["configs/nope.py", "configs/tiny.py"]),
+  "recipe that does not exist": ("--config=configs/nope.py --workdir=W", ["configs/nope.py", "--config=tiny"]),
   "recipe that is no Python": ("--config=requirements.txt --workdir=W", [
     "The recipe cannot be loaded", "requirements.txt"]),
   "unknown variant of a recipe": ("--config=configs/tiny.py:tinny --workdir=W", ["tinny", "allowed: :tiny"]),
