@@ -162,52 +162,65 @@ def groups(config, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdir: str) -> None:
   """Trains some seeds together and records each one's dev scores, predictions and curve."""
-  config, task = run.config, run.task
-  folder = results.group_folder(workdir, seeds)
-  saved = checkpoints.Checkpoints(folder, config.checkpoint)
-  train, num_steps = data["train"].features, config.train.num_steps
-  state = init_seeds(run, seeds)
-  state = saved.restore_newest(abstract(state)) or state
-  first_step = int(state.step)
-  writer = metrics.MetricWriter(folder, config.log, restored_step=first_step, enabled=jax.process_index() == 0)
-  bar = progress.Progress(num_steps, first_step, enabled=jax.process_index() == 0)
+  # ---- Set up: the programs, and when the dev split is scored.
+  config, task, is_main = run.config, run.task, jax.process_index() == 0
+  train, num_steps, folder = data["train"].features, config.train.num_steps, results.group_folder(workdir, seeds)
   keys = jnp.stack([setup.random_key(seed, config.train.prng_impl, run.mesh) for seed in seeds])
+  state = init_seeds(run, seeds)
   places = jax.tree.map(lambda x: x.sharding, state)
   train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0, out_shardings=(places, None))
   outputs_of = jax.jit(functools.partial(predictions.task_outputs, run=run),
                        out_shardings=NamedSharding(run.mesh, PartitionSpec()))
-  curve = results.read_curve(folder, first_step)
+  evaluate = functools.partial(predictions.evaluate, run, data, outputs_of)
   eval_steps = batches.evaluation_steps(config, len(train))
-  last_step = first_step if results.is_stale(curve, task.metric, config.task.patience_evals) else num_steps
+
+  # ---- Restore: the newest good checkpoint, or a start.
+  saved = checkpoints.Checkpoints(folder, config.checkpoint)
+  state = saved.restore_newest(abstract(state)) or state
+  start_step = int(state.step)
+  writer = metrics.MetricWriter(folder, config.log, restored_step=start_step, enabled=is_main)
+  bar = progress.Progress(num_steps, start_step, enabled=is_main)
+  curve = results.read_curve(folder, start_step)
+  is_stale = functools.partial(results.is_stale, curve, task.metric, config.task.patience_evals)
   window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
+
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), jax.set_mesh(run.mesh),
         distributed.StopRequest() as stop):
-    for step in range(first_step + 1, last_step + 1):
-      batch = train_batch(run, train, seeds, step - 1)
-      state, loss = train_step(state, batch, keys)
+    for step in range(start_step + 1, 1 + (start_step if is_stale() else num_steps)):
+      # ---- Update.
+      state, loss = train_step(state, train_batch(run, train, seeds, step - 1), keys)
       window.append(loss)
       bar.advance(step)
-      if step % config.train.log_every_steps == 0 or step == num_steps:
+
+      # ---- Log.
+      if progress.is_due(step, config.train.log_every_steps) or step == num_steps:
         mean = np.mean(jax.device_get(window), axis=0)  # [seeds]
-        window = []
         writer.write(step, "train", {f"loss/seed_{seed}": value for seed, value in zip(seeds, mean)})
         bar.show(step, {"loss": float(np.nanmedian(mean)) if np.isfinite(mean).any() else math.nan})
+        window = []
+
+      # ---- Evaluate.
       if step in eval_steps:
-        evaluated = scores, _ = predictions.evaluate(run, data, outputs_of, state.params)
+        evaluated = scores, _ = evaluate(state.params)
         curve.append({"step": step, "scores": scores})
         results.write_curve(folder, curve)
         state = keep_best(state, [row[task.metric] for row in scores])
         bar.message(results.describe_scores(task, step, num_steps, scores))
+
+      # ---- Save.
+      stops, gives_up = stop.reached(step) and step < num_steps, step in eval_steps and is_stale()
+      if step in eval_steps or stops:
         saved.save(state, step, finite=("best_params",))  # a seed that has failed does not end the others
-        if results.is_stale(curve, task.metric, config.task.patience_evals):
-          bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step}.")
-          break
-      if stop.reached(step) and step < num_steps:
-        saved.save(state, step, finite=("best_params",))
+      if gives_up:
+        bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step}.")
+        break
+      if stops:
         raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
+
+    # ---- Finish: each seed's scores and predictions, the best one's parameters.
     params = chosen_params(state, config.task.select)
     is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not read twice
-    scores, dev = evaluated if is_known else predictions.evaluate(run, data, outputs_of, params)
+    scores, dev = evaluated if is_known else evaluate(params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
     results.keep_best_run(config, task, workdir, seeds, scores, functools.partial(host_params, params))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)

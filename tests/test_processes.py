@@ -150,12 +150,11 @@ def test_one_of_two_is_killed_and_the_run_goes_on_in_one_and_in_two(tmp_path, al
 
 
 def test_a_reader_that_hangs_ends_the_run_and_the_next_start_goes_on(tmp_path, alone):
-  """Within its time-out, although a thread will never end; the error names where it stands."""
+  """Within its time-out, although a thread will never end."""
   job = Job(tmp_path / "job")
   statuses, (said,) = job.run(1, HANG_AFTER="2")  # the first batch's shape, and the first group of 8 steps
   assert statuses == [NoAnswerError.STATUS] and "Traceback" not in said, said
-  assert "Error: The reader of training batches does not answer" in said and "recorded_run.py" in said, said
-  assert re.search(r"stands in .*, make_or_hang: time.sleep", said), said
+  assert "Error: The reader of training batches does not answer" in said, said
   assert checkpoints.saved_steps(str(job.workdir))[-1] in (4, 8)
   statuses, (said,) = job.run(1)
   assert statuses == [0], said

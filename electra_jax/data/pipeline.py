@@ -5,6 +5,7 @@ step. This is the only file that imports TensorFlow, and only when its reader is
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import functools
 import itertools
@@ -15,14 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from electra_jax import config
-from electra_jax.data import deadline, order
 from electra_jax.data import masking as masking_lib
+from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
-from electra_jax.errors import UserError
+from electra_jax.errors import NoAnswerError, UserError
 
 Batch = dict[str, np.ndarray]
 
 MAX_GROUP_STEPS = 8  # made together at most, so that the reader does not run far ahead of the loop
+LONGEST_SECONDS = 300  # for a batch; the slowest that we know, the first of a cold object store, take seconds
 GROUP_TOKENS = 1 << 17  # of a group at most: beyond, the time for each call no longer counts, and caches overflow
 
 # What a batch holds. Rows are those of this process. Formats with NSP add nsp_label, int32 [batch]: 0 where segment B
@@ -184,13 +186,13 @@ def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examp
 
   Raises:
     UserError: the batch does not divide between the processes.
-    NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
+    NoAnswerError: a batch takes longer than LONGEST_SECONDS.
   """
   rows = local_rows(batch_size, process_index, process_count)
   total = min(len(examples), max_examples) if max_examples else len(examples)
   made = (_eval_batch(examples, np.arange(start, start + batch_size)[rows], total, config_data.masking, tokenizer, seed)
           for start in range(0, total, batch_size))
-  return deadline.in_time(made, "held-out batches")
+  return _in_time(made, "held-out batches")
 
 
 def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch:
@@ -231,11 +233,37 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
-    NoAnswerError: a batch takes longer than `deadline.LONGEST_SECONDS`.
+    NoAnswerError: a batch takes longer than LONGEST_SECONDS.
   """
-  waiting = max(1, prefetch_batches - 1)  # one more waits in `in_time`
+  waiting = max(1, prefetch_batches - 1)  # one more waits in `_in_time`
   batches = READERS[reader](batch_at, start_step, num_steps, waiting)
-  return deadline.in_time(batches, "training batches")
+  return _in_time(batches, "training batches")
+
+
+def _in_time(batches: Iterator[Batch], what: str) -> Iterator[Batch]:
+  """The same batches, made in a thread of their own, one ahead, so that waiting for one can end."""
+  pool, number, hangs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader"), 0, False
+  made = pool.submit(next, batches, None)
+  try:
+    while True:
+      hangs = not concurrent.futures.wait([made], timeout=LONGEST_SECONDS).done
+      if hangs:
+        raise NoAnswerError(f"The reader of {what} does not answer",
+                            got=f"nothing for {LONGEST_SECONDS:g} s, after {number} batches",
+                            allowed="a batch within this time (LONGEST_SECONDS in electra_jax/data/pipeline.py)",
+                            fix="look whether the disk of the shards answers; the same command goes on from the last "
+                            "checkpoint")
+      batch = made.result()
+      if batch is None:
+        return
+      made = pool.submit(next, batches, None)
+      yield batch
+      number += 1
+  finally:
+    with contextlib.suppress(RuntimeError):  # Python is ending and has stopped the thread
+      if hasattr(batches, "close"):
+        pool.submit(batches.close)
+      pool.shutdown(wait=not hangs)
 
 
 def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
