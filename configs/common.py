@@ -54,7 +54,7 @@ def defaults() -> ConfigDict:
 
   # ---- objective
   c.objective = ConfigDict()
-  # rtd (ELECTRA) | mlm (RoBERTa) | mlm_nsp (BERT) | a row of electra_jax/objectives/__init__.py
+  # rtd (ELECTRA) | mlm (RoBERTa) | mlm_nsp (BERT) | a row of electra_jax/objectives/table.py
   c.objective.name = "rtd"
   c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
+from electra_jax.objectives.table import ROWS
+
 # policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
 MASKING_POLICIES = {
   "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
@@ -19,8 +21,7 @@ CHOICES = {
   "mode": ("pretrain", "finetune"),
   "model.hidden_act": ("gelu", "gelu_new"),
   "generator.kind": ("learned", "unigram", "uniform"),
-  "objective.name": ("rtd", "mlm", "mlm_nsp", "electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm",
-                     "two_stage", "adversarial", "contrastive"),
+  "objective.name": ROWS,
   "objective.weight_tying": ("token_embeddings", "embeddings", "none", "all"),
   "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
   "data.text_format": ("auto", "text", "jsonl", "json", "parquet"),
@@ -104,7 +105,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:
   """The branches that describe a network of this run; masked LMs have no generator, counts need no network."""
-  has_none = c.objective.name in ("mlm", "mlm_nsp") or c.generator.kind != "learned"
+  has_none = "generator" not in ROWS[c.objective.name].networks or c.generator.kind != "learned"
   return ("model",) if has_none else ("model", "generator")
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from electra_jax.objectives.table import ROWS
+
 # Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
 # float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
 HARDWARE_PEAKS = MappingProxyType({
@@ -129,19 +131,6 @@ def _passes(config, network: str, factor: int) -> float:
   return factor * first + (1 - first) if network == "generator" else factor * (1 - first)
 
 
-# objective -> the networks that one step runs, with their heads.
-NETWORKS = MappingProxyType({
-  "mlm": {"encoder": ("mlm",)},
-  "mlm_nsp": {"encoder": ("mlm", "nsp")},
-  **{name: {"generator": ("mlm",), "discriminator": ("rtd",)}
-     for name in ("rtd", "electra_15", "electra_15_other", "two_stage")},
-  "contrastive": {"generator": ("mlm",), "discriminator": ("rtd", "sentence")},
-  "adversarial": {"generator": ("mlm", "baseline"), "discriminator": ("rtd",)},
-  "replace_mlm": {"generator": ("mlm",), "encoder": ("mlm",)},
-  "all_tokens_mlm": {"generator": ("mlm",), "encoder": ("full_mlm", "copy")},
-})
-
-
 def _networks(config, vocab_size: int) -> dict[str, Network]:
   """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
   def network(branch, heads_on_top):
@@ -151,7 +140,7 @@ def _networks(config, vocab_size: int) -> dict[str, Network]:
                    type_vocab=config.model.type_vocab_size)
 
   return {name: network(config.generator if name == "generator" else config.model, heads_on_top)
-          for name, heads_on_top in NETWORKS[config.objective.name].items()
+          for name, heads_on_top in ROWS[config.objective.name].networks.items()
           if name != "generator" or config.generator.kind == "learned"}
 
 

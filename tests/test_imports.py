@@ -19,7 +19,8 @@ LAYERS = {
   "figures": 0, "checkpoint_reading": 0,
 }
 # Modules of one layer that may see each other, from left to right.
-SIDEWAYS = {("tools", "main"), ("training", "objectives"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
+SIDEWAYS = {("config_rules", "objectives"), ("flops", "objectives"),  # its table, which is without jax
+            ("tools", "main"), ("training", "objectives"), ("checkpoints", "train_state"), ("workdir", "checkpoints"),
             ("inference", "runs"), ("runs", "published"), ("fine_tuned", "inference"), ("pretrain", "published"),
             ("pretrain", "finetune"), ("pretrain", "pretrained"), ("pretrain", "evaluation"),
             ("pretrain", "inputs"), ("inputs", "evaluation"),

@@ -15,6 +15,7 @@ from electra_jax.models.electra import Electra, make_generator_config
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses, sampling
 from electra_jax.objectives.contract import Batch, Metrics
+from electra_jax.objectives.table import counts_tokens
 
 # (params, batch, rng, train) -> logits [batch, predictions, vocab]
 LogitsFn = Callable[[PyTree, Batch, Array, bool], Array]
@@ -51,11 +52,6 @@ def uniform(model: Electra, token_counts: np.ndarray) -> LogitsFn:
 GENERATORS: dict[str, Callable[[Electra, np.ndarray | None], LogitsFn]] = {
   "learned": learned, "unigram": unigram, "uniform": uniform,
 }
-
-
-def counts_tokens(config_generator) -> bool:
-  """Whether the generator is made of token counts, and so has neither a network nor a loss."""
-  return config_generator.kind != "learned"
 
 
 def make_model(transformer: TransformerConfig, config_generator, config_objective, **heads_and_name) -> Electra:

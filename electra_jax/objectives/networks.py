@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 from electra_jax.models.bert import Bert
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
+from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm, table
 from electra_jax.objectives.contract import Batch
 
 
@@ -54,7 +54,7 @@ def separate(*encoders: Encoder) -> Network:
 @functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
 def make(transformer: TransformerConfig, config_generator, config_objective) -> Network:
   """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
-  return NETWORKS[config_objective.name](transformer, config_generator, config_objective)
+  return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
 
 
 def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
@@ -99,10 +99,9 @@ def _encode(model: Electra) -> Callable:
   return lambda params, batch, ids: model.apply({"params": params}, batch, ids, method=hidden)
 
 
-NETWORKS = {  # by objective.name
-  "mlm": _masked_lm,
-  "mlm_nsp": _masked_lm,
-  **dict.fromkeys(("rtd", "electra_15", "electra_15_other", "two_stage", "adversarial", "contrastive"), _electra),
+PREDICTORS = {
+  "masked_lm": _masked_lm,
+  "electra": _electra,
   "replace_mlm": _replace_mlm,
   "all_tokens_mlm": _all_tokens_mlm,
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from electra_jax import config as config_lib
 from electra_jax import figures, flops, metrics
+from electra_jax.objectives.table import ROWS
 from electra_jax.tools import evidence_report as report
 from electra_jax.tools.evidence_claims import AVERAGE, CLAIMS, Planned, by_model
 
@@ -23,7 +24,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
                 for one in metrics.read_rows(row.workdir)
                 if one["split"] == "eval" and metric in one and math.isfinite(one[metric])]
       if points:
-        owner = ", its generator" * (metric == "mlm/loss" and len(flops.NETWORKS[config.objective.name]) > 1)
+        owner = ", its generator" * (metric == "mlm/loss" and len(ROWS[config.objective.name].networks) > 1)
         curves.setdefault(metric, []).append((row.model.name, owner, *zip(*points)))
   scores = {}  # model -> metric of GLUE -> (percent, spread)
   for own in by_model(rows):

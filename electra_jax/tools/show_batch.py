@@ -14,6 +14,7 @@ from electra_jax import main as main_lib
 from electra_jax.data import pipeline, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.errors import UserError
+from electra_jax.objectives.table import ROWS
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
@@ -94,7 +95,7 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
 def make_corrupt(workdir: str | None, config, seed: int, console: Console
                  ) -> Callable[[pipeline.Batch], np.ndarray] | None:
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
-  if config.objective.name in ("mlm", "mlm_nsp") or config.generator.kind != "learned":
+  if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":
     return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint
   from electra_jax import checkpoints, inference  # jax takes seconds to load; a batch alone does not need it
 

@@ -10,9 +10,9 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import config_rules, flops, metrics, objectives, sharding
+from electra_jax import config_rules, flops, metrics, sharding
 from electra_jax.errors import UserError
-from electra_jax.objectives import generators, networks, sampling
+from electra_jax.objectives import generators, networks, sampling, table
 from electra_jax.train_state import count_parameters
 from tests.objectives.ablation_rows import EQUAL, LN2, LN100, ROWS, init, run
 from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, moved, value_and_gradients
@@ -21,8 +21,9 @@ IN_BFLOAT16 = ("replace_mlm", "all_tokens_mlm", "contrastive", "adversarial")  #
 
 
 def test_every_table_has_every_objective():
-  names = set(objectives.OBJECTIVES)
-  assert names == set(config_rules.CHOICES["objective.name"]) == set(networks.NETWORKS) == set(flops.NETWORKS)
+  names = set(table.ROWS)
+  assert {row.predictor for row in table.ROWS.values()} == set(networks.PREDICTORS)
+  assert {head for row in table.ROWS.values() for heads in row.networks.values() for head in heads} == set(flops.HEADS)
   assert set(generators.GENERATORS) == set(config_rules.CHOICES["generator.kind"])
   assert names == {row[0] for row in ROWS.values()} | {"rtd", "mlm", "mlm_nsp"}  # tested beside this file
 

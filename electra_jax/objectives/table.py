@@ -1,0 +1,33 @@
+"""Objectives by name, a row each: read by the config, the FLOPs, prediction and the loop; no jax here."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+  """What the rest of the code knows of an objective."""
+
+  make: str | Callable  # the module of this folder with its function `make`, or MODULE.FUNCTION; or the function
+  networks: dict[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
+  predictor: str  # how a trained run answers: a row of `networks.PREDICTORS`
+
+
+ELECTRA = {"generator": ("mlm",), "discriminator": ("rtd",)}
+
+ROWS = {
+  "mlm": Row("mlm", {"encoder": ("mlm",)}, "masked_lm"),  # RoBERTa; the BERT of ELECTRA's tables
+  "mlm_nsp": Row("mlm_nsp", {"encoder": ("mlm", "nsp")}, "masked_lm"),  # the original BERT
+  "rtd": Row("rtd", ELECTRA, "electra"),  # ELECTRA
+  "electra_15": Row("electra_15", ELECTRA, "electra"),  # the discriminator learns from the masked positions only
+  "electra_15_other": Row("electra_15.make_other", ELECTRA, "electra"),  # ... from as many other tokens (footnote 7)
+  "replace_mlm": Row("replace_mlm", {"generator": ("mlm",), "encoder": ("mlm",)}, "replace_mlm"),
+  "all_tokens_mlm": Row("all_tokens_mlm", {"generator": ("mlm",), "encoder": ("full_mlm", "copy")}, "all_tokens_mlm"),
+  "two_stage": Row("two_stage", ELECTRA, "electra"),
+  "adversarial": Row("adversarial", {"generator": ("mlm", "baseline"), "discriminator": ("rtd",)}, "electra"),
+  "contrastive": Row("contrastive", {"generator": ("mlm",), "discriminator": ("rtd", "sentence")}, "electra"),
+}
+
+
+def counts_tokens(config_generator) -> bool:
+  """Whether the generator is made of token counts, and so has neither a network nor a loss."""
+  return config_generator.kind != "learned"
