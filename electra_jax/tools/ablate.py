@@ -143,6 +143,7 @@ def plan(recipes: Sequence[str], out: str, *, num_steps: int | None, total_flops
   for recipe in recipes:
     name, about, given = load_recipe(recipe)
     override(given, [one for one in settings if one not in counted_in_steps])
+    config_lib.fit_dispatches(given)
     updates = given.train.steps_per_dispatch
     steps = num_steps or config_lib.whole_dispatches(
       flops.steps_within(config_lib.resolve(given), total_flops), updates)

@@ -153,6 +153,7 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
     path = f"configs/evidence/{file}.py" + f":{variant}" * bool(variant)
     _, given = recipes.load(path)
     ablate.override(given, settings)
+    config_lib.fit_dispatches(given)
     config = config_lib.resolve(given)
     kind, _, other = model.equal.partition(":")
     if kind == "flops":
