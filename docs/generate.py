@@ -25,7 +25,7 @@ Every paragraph of a docstring that begins "Differs", with the place it stands a
 MODULES = f"""# Every module
 
 The first sentence of each file. {GENERATED}
-[design.md](design.md) says how they depend on each other.
+[design.md](design.md) says how they depend on each other and in which order to read them.
 """
 
 ASSIGNMENT = re.compile(r"^  c\.([a-z0-9_.]+) = (.*?)(?:  # (.*))?$")

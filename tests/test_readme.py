@@ -1,20 +1,45 @@
-"""Is the README true? Its files, recipes and tools exist, its scripts are sound."""
+"""The README: its size, its commands, its lines of Python. Its links are in tests/test_docs.py."""
 
 import re
 import subprocess
 
 import pytest
 
+from configs import base
+from electra_jax import inference
 from tests.conftest import ROOT
+from tests.workdirs import make_workdir
 
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_named_file_and_tool_exists():
-  for path in re.findall(r"^\| `(\w+/[\w/]+\.py)` \|", README, re.MULTILINE):
-    assert (ROOT / path).exists(), path
-  for path in re.findall(r"\]\(([\w/.]+)\)|!\[[^]]*\]\(([\w/.]+)\)", README):
-    assert (ROOT / "".join(path)).exists(), path
+def test_the_page_is_short():
+  assert len(README.splitlines()) <= 200 and len(README.encode()) <= 12_000
+
+
+def test_setup_commands():
+  assert "\nlaunch/demo.sh " in README and "\ntests/run.sh " in README
+  assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "tests/run.sh"
+
+
+def test_the_demo_reads_the_same_on_both_pages():
+  def shown(page):
+    return re.search(r"^```text\n(┌.*?)^```$", page, re.MULTILINE | re.DOTALL).group(1)
+
+  assert shown(README) == shown((ROOT / "docs/index.md").read_text())
+
+
+def test_lines_of_python_run(tmp_path, monkeypatch, capsys):
+  """Those of the README and of the API page, with a small run of random parameters in place of runs/mine."""
+  run = inference.load(make_workdir(tmp_path, base, "sentencepiece"))
+  capsys.readouterr()
+  monkeypatch.setattr(inference, "load", {"runs/mine": run}.__getitem__)
+  for page in (README, (ROOT / "docs/api.md").read_text()):
+    names = {}
+    exec(re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL).group(1), names)
+    candidate, words = capsys.readouterr().out.splitlines()
+    assert "Candidate(" in candidate and "Judged(" in words
+    assert [vector.shape for vector in names["vectors"]] == [(run.config.model.hidden_size,)] * 2
 
 
 @pytest.mark.parametrize("script", ["launch/demo.sh", "launch/environment.sh", "tests/run.sh", ".ci/run"])

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -48,3 +49,12 @@ def test_points_are_the_published_ones_and_their_recipes_load():
     _, given = recipes.load(point.recipe)
     ablate.override(given, point.settings)
     config_lib.resolve(given)
+
+
+def test_the_page_shows_the_published_figures():
+  """Every number of tokens per second in the first table of docs/speed.md is one of speed.json."""
+  page = (PUBLISHED.parents[1] / "speed.md").read_text().split("\n\n¹")[0]
+  keys = ("tokens_per_second", "peer_tokens_per_second")
+  published = {row[key] for row in json.loads(PUBLISHED.read_text()) for key in keys}
+  shown = {int(number.replace(",", "")) for number in re.findall(r"\b\d+(?:,\d{3})+\b", page)} - {1024}
+  assert len(shown) > 20 and shown <= published

@@ -43,8 +43,8 @@ fine-tuned anew in folders of their own, and the figures are those of the latest
 
 OUT/models/RECIPE-STEPS/pretrain is a workdir (RECIPE-STEPS-seed_N has further pre-trainings), glue/ and the like beside
 it are the sweeps, OUT/evidence.json has all figures so far, written after every stage. `publish` merges them into
-docs/results/evidence.json, draws docs/results/CLAIM.png and writes the README's "Results"; what docs/results/CLAIM.md
-says is put below its table."""
+docs/results/evidence.json, draws docs/results/CLAIM.png and writes docs/results.md; what docs/results/CLAIM.md says is
+put below its table."""
 
 CLAIM_FILE = "claim.json"  # in a claim's folder: what it was run with
 COMMAND_VARIABLE = "EVIDENCE_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
@@ -209,7 +209,7 @@ def collect(out: str) -> list[dict]:
 
 
 def publish(arguments: list[str]) -> None:
-  """Merges the figures into the documents and draws the curves; without --out only writes the README's section anew."""
+  """Merges the figures into the documents and draws the curves; without --out only writes the page anew."""
   del arguments
   folder = FLAGS.results
   path = os.path.join(folder, "evidence.json")
@@ -222,13 +222,10 @@ def publish(arguments: list[str]) -> None:
   if not rows:
     raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
                     allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
-  with open(FLAGS.readme, encoding="utf-8") as file:
-    text = file.read()
-  link = os.path.relpath(folder, os.path.dirname(FLAGS.readme) or ".")
-  text = report.insert(text, report.section(rows, folder, link))
-  with open(FLAGS.readme, "w", encoding="utf-8") as file:
-    file.write(text)
-  print(f"{len(rows)} figures: {path}, {FLAGS.readme}")
+  page = report.page(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.page) or "."))
+  with open(FLAGS.page, "w", encoding="utf-8") as file:
+    file.write(page)
+  print(f"{len(rows)} figures: {path}, {FLAGS.page}")
 
 
 def draw(name: str, path: str) -> None:
@@ -269,7 +266,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
   flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
   flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")
-  flags.DEFINE_string("readme", "README.md", "publish: the file that gets the section.")
+  flags.DEFINE_string("page", "docs/results.md", "publish: the page that is written.")
 
 
 def main(argv: list[str]) -> None:

@@ -164,16 +164,16 @@ def save(path: str, rows: Sequence[dict]) -> None:
 # ---- Markdown ----
 
 
-def section(rows: Sequence[dict], folder: str, link: str) -> str:
-  """README's "Results": a table for each claim, the differences, what FOLDER/CLAIM.md remarks, and the
-  pictures: CLAIM.png, then any CLAIM-MORE.png.
+def page(rows: Sequence[dict], folder: str, link: str) -> str:
+  """docs/results.md: a table for each claim, the differences, what FOLDER/CLAIM.md remarks, and the pictures:
+  CLAIM.png, then any CLAIM-MORE.png.
 
   Args:
     rows: of evidence.json.
     folder: docs/results.
-    link: the same as a link in the README.
+    link: the same as a link in the page.
   """
-  parts = [textwrap.fill(
+  parts = ["# Results", textwrap.fill(
     f"Every figure with its spread, budget and command is a row of [evidence.json]({link}/evidence.json). FLOPs are in "
     "the ELECTRA paper's convention (Appendix C). ± is the standard deviation over the seeds of fine-tuning of a "
     "model that was pre-trained once; the chance of pre-training comes on top (see table3). Where a "
@@ -186,7 +186,7 @@ def section(rows: Sequence[dict], folder: str, link: str) -> str:
     own = [row for row in rows if row["claim"] == name]
     if not own:
       continue
-    parts += [f"### {name}: {claim.source}", f"*{claim.says}* `{own[0]['command']}`", table(claim, own)]
+    parts += [f"## {name}: {claim.source}", f"*{claim.says}* `{own[0]['command']}`", table(claim, own)]
     parts += ["\n".join(differences(claim, own))] if differences(claim, own) else []
     remarks = os.path.join(folder, f"{name}.md")
     if os.path.exists(remarks):
@@ -280,7 +280,7 @@ def differences(claim: Claim, rows: Sequence[dict]) -> list[str]:
       if not one.is_noise:
         said += ": the other sign" if one.contradicts else ": the same sign"
     if one.is_noise:
-      said += ": not to be told from noise"
+      said += ": within noise"
     lines.append(f"* {one.model} − {one.first}, {TITLES[claim.metrics[0]]}: {said}.")
   return lines
 
@@ -328,24 +328,3 @@ def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
 
 def _number(value: float | None, metric: str) -> str:
   return "" if value is None else f"{value:.2f}" if metric == PERPLEXITY else f"{value:.1f}"
-
-
-def insert(readme: str, body: str) -> str:
-  """The README with `body` as its section "Results", which stands before "Troubleshooting" where it is new.
-
-  >>> insert("# a\\n\\n## Results\\n\\nold\\n\\n## Troubleshooting\\n\\nb\\n", "new\\n")
-  '# a\\n\\n## Results\\n\\nnew\\n\\n## Troubleshooting\\n\\nb\\n'
-
-  Raises:
-    UserError: there is neither of the two sections.
-  """
-  before, found, rest = readme.partition("\n## Results\n")
-  if found:
-    _, next_heading, after = rest.partition("\n## ")
-  else:
-    before, next_heading, after = readme.partition("\n## Troubleshooting")
-    after = "Troubleshooting" + after
-  if not next_heading:
-    raise UserError("The README has no place for the results", got="neither ## Results nor ## Troubleshooting",
-                    allowed="one of these headings, another one behind it", fix="add the heading")
-  return f"{before}\n## Results\n\n{body}\n## {after}"

@@ -247,7 +247,7 @@ def test_figures_table_and_verdict(tmp_path):
   assert report.differences(claim, found) == [
     "* BERT-Small − ELECTRA-Small, GLUE: -4.30 in the paper, -10.00 ± 1.41 here: the same sign."]
   closer = [one | {"value": one["value"] + 9} if one["model"] == "BERT-Small" else one for one in found]
-  assert "not to be told from noise" in report.differences(claim, closer)[0]
+  assert "within noise" in report.differences(claim, closer)[0]
   os.remove(runs.task_results(runs.glue_folder(rows[1], rows[1].num_steps), "rte"))
   partial = {one["metric"] for one in report.rows_of("small-vs-bert", rows[1], "cmd")}
   assert "glue/average" not in partial and "glue/mnli" in partial
@@ -276,7 +276,7 @@ def test_several_pretrainings_of_each_model(tmp_path, monkeypatch):
   assert "| Pre-trainings |" in report.table(claim, found) and "| 86.0 ± 7.1 |" in report.table(claim, found)
   error = math.hypot(math.sqrt(50), math.sqrt(8)) / math.sqrt(2)
   assert report.compare(claim, found)[0].noise == pytest.approx(error)
-  assert report.differences(claim, found)[0].endswith("-13.00 ± 5.39 here: not to be told from noise.")  # 2.4 times
+  assert report.differences(claim, found)[0].endswith("-13.00 ± 5.39 here: within noise.")  # 2.4 times
   assert curves.draw("small-vs-bert", rows, str(tmp_path / "curves.png"))
   behind = rows[0]._replace(num_steps=35, folder=f"{rows[0].folder}-seed_2")  # half-way
   finish(behind, 0.1, 9.0)
@@ -297,18 +297,6 @@ def test_one_line_for_each_claim(tmp_path):
     "SENTENCE-PAIR, NSP +0.0 ± 1.4 (paper -1.1), noise; FULL-SENTENCES -20.0 ± 1.4 (paper +0.7), **the other sign**; "
     "DOC-SENTENCES +20.0 ± 1.4 (paper +0.7) | SEGMENT-PAIR, NSP, MNLI |")
   assert lines[4].endswith("| held-out losses only | |") and "(#two-stage-electra-figure-3-right)" in lines[4]
-
-
-def test_a_failure_loses_no_readme(tmp_path, monkeypatch):
-  (tmp_path / "README.md").write_text("# a\n")  # has no place for the results
-  report.save(str(tmp_path / "evidence.json"), [{"claim": "table3", "model": "BERT", "metric": "glue/rte", "value": 1.0,
-                                                 "spread": None, "command": "cmd", "steps": 1, "planned_steps": 1,
-                                                 "tokens": 1, "train_flops": 1.0, "minutes": 1.0, "card": "none"}])
-  monkeypatch.setattr(evidence, "FLAGS", SimpleNamespace(out="", results=str(tmp_path),
-                                                         readme=str(tmp_path / "README.md")))
-  with pytest.raises(UserError, match="no place"):
-    evidence.publish([])
-  assert (tmp_path / "README.md").read_text() == "# a\n"
 
 
 def test_a_column_without_seeds_has_no_spread(tmp_path):
@@ -411,8 +399,6 @@ def test_new_figures_replace_those_of_the_same_models(tmp_path):
   (tmp_path / "docs/evidence.json").write_text("[")
   with pytest.raises(UserError, match="damaged"):
     report.load(path)
-  with pytest.raises(UserError, match="no place"):
-    report.insert("# nothing", "body")
 
 
 def test_a_picture_is_not_replaced_by_one_of_fewer_models(tmp_path, monkeypatch, capsys):
@@ -435,7 +421,7 @@ def test_a_picture_is_not_replaced_by_one_of_fewer_models(tmp_path, monkeypatch,
 # ---- all of it, with the real commands ----
 
 
-def test_from_text_to_the_readme(tmp_path, monkeypatch):
+def test_from_text_to_the_page(tmp_path, monkeypatch):
   """`launch/reproduce.sh`: two steps of a tiny BERT, one task of GLUE; again: nothing runs; publish writes."""
   corpus = "".join("".join(f"word{(i * j) % 19} and word{j % 7} meet\n" for j in range(12)) + "\n" for i in range(60))
   (tmp_path / "text.txt").write_text(corpus)
@@ -471,19 +457,16 @@ def test_from_text_to_the_readme(tmp_path, monkeypatch):
   row = evidence.planned(str(tmp_path / "out"), "roberta-masking")[0]
   assert row.num_steps == steps == 2
   runs.run([(row, ["sst2"])], place(tmp_path, glue=environment["GLUE"]), lambda: None)
-  (tmp_path / "README.md").write_text("# a\n\n## Troubleshooting\n\nb\n")
-  reproduce("publish", f"--results={tmp_path}/docs", f"--readme={tmp_path}/README.md")
-  readme = (tmp_path / "README.md").read_text()
-  assert "## Results\n" in readme and "![curves of roberta-masking](docs/roberta-masking.png)" in readme
-  assert (tmp_path / "docs/roberta-masking.png").exists()
+  reproduce("publish", f"--results={tmp_path}/docs/results", f"--page={tmp_path}/docs/results.md")
+  page = (tmp_path / "docs/results.md").read_text()
+  assert "\n## roberta-masking:" in page and "![curves of roberta-masking](results/roberta-masking.png)" in page
+  assert (tmp_path / "docs/results/roberta-masking.png").exists()
 
 
-def test_the_readme_shows_the_figures_that_are_here():
+def test_the_page_shows_the_figures_that_are_here():
   """If this fails: python -m electra_jax.tools.evidence publish"""
-  rows = report.load("docs/results/evidence.json")
-  if rows:
-    text = (ROOT / "README.md").read_text()
-    assert report.insert(text, report.section(rows, "docs/results", "docs/results")) == text
+  rows = report.load(str(ROOT / "docs/results/evidence.json"))
+  assert rows and (ROOT / "docs/results.md").read_text() == report.page(rows, str(ROOT / "docs/results"), "results")
 
 
 def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):
