@@ -35,11 +35,12 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
   if not curves and not scores:
     return False
   panels = len(curves) + bool(scores)
-  figure = figures.new(6.0 * panels, 4.2)
+  shape = math.ceil(panels / 2), min(panels, 2)  # two a row: readable where a page is 830 pixels wide
+  figure = figures.new(6.0 * shape[1], 4.2 * shape[0])
   colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)]
              for i, (row, *_) in enumerate(by_model(rows))}
   for number, (metric, lines) in enumerate(curves.items(), 1):
-    axes, named = figure.add_subplot(1, panels, number), set()
+    axes, named = figure.add_subplot(*shape, number), set()
     for model, owner, x, y in lines:
       label = None if model in named else model + owner  # once for all of its pre-trainings
       axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=label)
@@ -47,7 +48,7 @@ def draw(name: str, rows: Sequence[Planned], out: str) -> bool:
     axes.set(title=f"held-out {report.HELDOUT[metric]}", xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
     figures.finish(axes)
   if scores:
-    axes = figure.add_subplot(1, panels, panels)
+    axes = figure.add_subplot(*shape, panels)
     names = [metric for metric in (*CLAIMS[name].tasks, AVERAGE) if any(metric in one for one in scores.values())]
     for number, (model, found) in enumerate(scores.items()):
       own = [(i + (number - (len(scores) - 1) / 2) * 0.12, *found[metric]) for i, metric in enumerate(names)
