@@ -81,8 +81,6 @@ def defaults() -> ConfigDict:
   c.data.text_format = "auto"
   c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
   c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets
-  c.data.cache_dir = ""  # where copies of gs:// and s3:// files are kept; "" = ~/.cache/electra_jax
-  c.data.cache_bytes = 20_000_000_000  # of these copies; the text of BERT and ELECTRA-Base fits; 0 = none, only streams
   # What is a sentence? line: each line or paragraph of the text, as in BERT's input | rules: running text is split
   # (needs `pip install sentencex`), in the language of the next key (ISO 639-1)
   c.data.sentences = "line"

@@ -21,7 +21,7 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispat
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
-             "data.on_bad_record", "data.tfds_dir", "data.cache_dir", "data.cache_bytes")
+             "data.on_bad_record", "data.tfds_dir")
 
 
 FORMAT = 1  # of config.json and all that a workdir holds; one version of the code reads one format

@@ -77,7 +77,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
   not_negative = ["train.num_steps",
-                  "data.max_documents", "data.cache_bytes", "eval.every_steps",
+                  "data.max_documents", "eval.every_steps",
                   "eval.max_examples",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",

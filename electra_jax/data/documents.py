@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from electra_jax.data import forms, hf_datasets, pydoc_corpus
-from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
 from electra_jax.data.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.lines import COMPRESSIONS, read_lines
 from electra_jax.data.records import Reading, paragraphs, read_json, read_jsonl, read_parquet
@@ -41,7 +40,7 @@ class Part(list):
 
 
 def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, text_format: str = "auto",
-                   on_bad_record: str = "error", tfds_dir: str = "", cache: BucketCache = NO_CACHE,
+                   on_bad_record: str = "error", tfds_dir: str = "",
                    skipped: Counter[str] | None = None) -> Iterator[Document]:
   """The documents of a corpus, in an order that does not depend on the file system.
 
@@ -63,14 +62,13 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
     max_documents: stop after so many; 0 = all.
     on_bad_record: "error", or "skip" for records without text; broken files are always an error.
     tfds_dir: where TFDS keeps its data sets; "" = its default.
-    cache: keeps copies of the files of buckets; none by default.
     skipped: counts the skipped records, by reason.
 
   Raises:
     UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
       that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
   """
-  reading = Reading(text_field, text_format, on_bad_record, tfds_dir, cache, Counter() if skipped is None else skipped)
+  reading = Reading(text_field, text_format, on_bad_record, tfds_dir, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
   documents = streams[0] if len(streams) == 1 else _take_turns(streams)
   return itertools.islice(documents, max_documents or None)
@@ -80,8 +78,7 @@ def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Do
   """`read_documents` as the config.data branch says."""
   return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
                         text_format=config_data.text_format, on_bad_record=config_data.on_bad_record,
-                        tfds_dir=config_data.tfds_dir,
-                        cache=BucketCache(config_data.cache_dir, config_data.cache_bytes))
+                        tfds_dir=config_data.tfds_dir)
 
 
 def parse_path(path: str) -> list[tuple[str, float]]:
@@ -222,13 +219,13 @@ def _read_files(path: str, reading: Reading) -> Iterator[Document]:
 
 
 def _read_file(path: str, reading: Reading) -> Iterator[Document]:
-  form = reading.text_format if reading.text_format != "auto" else forms.recognise(path, reading.cache.open)
+  form = reading.text_format if reading.text_format != "auto" else forms.recognise(path)
   return FORMATS[form](path, reading)
 
 
 def _read_text(path: str, reading: Reading) -> Iterator[Document]:
   document, size = [], 0
-  for _, line in read_lines(path, reading.cache.open):
+  for _, line in read_lines(path):
     paragraph = line.strip()
     if document and (not paragraph or size + len(paragraph) > MAX_DOCUMENT_CHARACTERS):
       yield document

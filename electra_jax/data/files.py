@@ -1,6 +1,6 @@
 """Files behind a path, on local disks and in buckets (gs://, s3://, az://), and how one is opened.
 
-A file in a bucket is read as a stream, like a local one; `bucket_cache` keeps copies.
+A file in a bucket is read as a stream, like a local one.
 """
 
 import fnmatch
@@ -131,18 +131,6 @@ def open_file(path: str) -> BinaryIO:
 
 # ---- buckets ----
 
-
-def remote_stat(path: str) -> tuple[int, float]:
-  """(bytes, time of the last change in seconds) of a file in a bucket.
-
-  Raises:
-    UserError: it cannot be reached.
-  """
-  try:
-    status = _remote(path).stat()
-    return status.length, status.mtime
-  except Exception as error:  # each storage library has its own types
-    raise unreachable(path, error) from error
 
 
 def _find_remote(path: str) -> list[str]:

@@ -8,8 +8,6 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable
-from typing import BinaryIO
 
 from electra_jax.data.lines import COMPRESSIONS, read_head
 from electra_jax.errors import UserError
@@ -28,7 +26,7 @@ _COLUMN = re.compile(r"[A-Za-z_][\w .-]{0,40}")  # a name in the header of a tab
 _VALUE = re.compile(r"[-+]?\d+([.,]\d+)?|https?://\S+|\d{4}-\d\d-\d\d.*|true|false|null", re.IGNORECASE)
 
 
-def recognise(path: str, opener: Callable[[str], BinaryIO]) -> str:
+def recognise(path: str) -> str:
   """"text", "jsonl" (an object a line), "json" (an array, or objects over several lines) or "parquet".
 
   Raises:
@@ -38,7 +36,7 @@ def recognise(path: str, opener: Callable[[str], BinaryIO]) -> str:
   form = BY_NAME.get(suffix)
   if form in ("jsonl", "parquet"):
     return form
-  head, is_whole = read_head(path, opener)
+  head, is_whole = read_head(path)
   head = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
   if form == "json" or _JSON.match(head):
     return "jsonl" if _is_object(head.partition("\n")[0]) else "json"

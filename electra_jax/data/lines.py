@@ -33,8 +33,7 @@ BINARY_MAGIC = {
 }
 
 
-def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file, any_length: bool = False
-               ) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]:
   """(line number from 1, line without its end) of a text file, which a suffix of COMPRESSIONS unpacks.
 
   A UTF-8 byte order mark and NUL characters are dropped.
@@ -43,13 +42,13 @@ def read_lines(path: str, open_file: Callable[[str], BinaryIO] = open_file, any_
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
       MAX_LINE_BYTES.
   """
-  yield from _numbered_lines(_chunks(path, open_file), path, any_length)
+  yield from _numbered_lines(_chunks(path), path, any_length)
 
 
-def read_pieces(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> Iterator[str]:
+def read_pieces(path: str) -> Iterator[str]:
   """The text of a file in pieces of any length, unpacked and checked as by `read_lines`, whose errors it raises."""
   decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
-  for chunk in itertools.chain(_joined_head(_chunks(path, open_file)), [b""]):
+  for chunk in itertools.chain(_joined_head(_chunks(path)), [b""]):
     if not offset:
       _check_text(chunk, path)
     try:
@@ -60,13 +59,13 @@ def read_pieces(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> 
     offset += len(chunk)
 
 
-def read_head(path: str, open_file: Callable[[str], BinaryIO] = open_file) -> tuple[bytes, bool]:
+def read_head(path: str) -> tuple[bytes, bool]:
   """The first HEAD_BYTES of a file, unpacked, and whether they are all of it; raises as `read_lines`."""
-  head = next(_joined_head(_chunks(path, open_file)), b"")
+  head = next(_joined_head(_chunks(path)), b"")
   return head[:HEAD_BYTES], len(head) < HEAD_BYTES
 
 
-def _chunks(path: str, open_file: Callable[[str], BinaryIO]) -> Iterator[bytes]:
+def _chunks(path: str) -> Iterator[bytes]:
   """The unpacked bytes of a file."""
   unpack = COMPRESSIONS.get(os.path.splitext(path.lower())[1], _plain_chunks)
   try:

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from electra_jax.data.bucket_cache import NO_CACHE, BucketCache
+from electra_jax.data.files import open_file
 from electra_jax.data.lines import read_lines, read_pieces, universal_split
 from electra_jax.errors import UserError, named
 
@@ -28,7 +28,6 @@ class Reading:
   text_format: str = "auto"  # of every file: a row of documents.FORMATS; auto: by name and content
   on_bad_record: str = "error"  # error | skip
   tfds_dir: str = ""
-  cache: BucketCache = NO_CACHE  # opens the files
   skipped: Counter[str] = dataclasses.field(default_factory=Counter)  # why -> how many records
 
   def skip(self, error: UserError) -> None:
@@ -77,7 +76,7 @@ def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
   Raises:
     UserError: a broken record (unless those are skipped), with file and line; a file that is no text.
   """
-  for number, line in read_lines(path, reading.cache.open):
+  for number, line in read_lines(path):
     if not line.strip():
       continue
     place = f"{path}:{number}"
@@ -100,7 +99,7 @@ def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
   Raises:
     UserError: a record without text (unless those are skipped), with file and number; a file that is no JSON.
   """
-  for number, record in enumerate(_json_records(read_pieces(path, reading.cache.open), path), 1):
+  for number, record in enumerate(_json_records(read_pieces(path), path), 1):
     text = reading.text_of(record, f"{path}: record {number}")
     if document := paragraphs(text or ""):
       yield document
@@ -164,7 +163,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
     raise UserError("Reading Parquet needs a package that is not installed", got=path, allowed="pyarrow",
                     fix="pip install pyarrow, or write the corpus as JSONL") from error
   try:
-    with reading.cache.open(path) as opened, parquet.ParquetFile(opened) as file:
+    with open_file(path) as opened, parquet.ParquetFile(opened) as file:
       columns = file.schema_arrow.names
       if reading.text_field not in columns:
         raise UserError(f'A Parquet file has no column "{reading.text_field}"',
