@@ -1,7 +1,6 @@
 """What does a pre-training read? Its tokenizer and shards, and a function from the step to the batch."""
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ class Data(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   train: shards.ShardedExamples
   heldout: shards.ShardedExamples
-  batch_at: Callable[[int], dict[str, np.ndarray]]  # step -> this process's rows of the global batch
+  batch_at: pipeline.BatchSource  # this process's rows of the global batch of each step
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
   text: dict  # path and checksum of what the shards were made from
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it

@@ -231,9 +231,9 @@ def test_what_a_run_saves_is_finite_whatever_asks(tmp_path, monkeypatch, asks):
   monkeypatch.setattr(pretrain.finetune, "finetune_run", lambda *arguments: {})
   batch_at_of = pretrain.pipeline.make_batch_at
   bad = {"masked_weights": np.float32(np.nan)}
-  monkeypatch.setattr(pretrain.pipeline, "make_batch_at", lambda *arguments, **options: lambda step: {
-    name: rows * bad[name] if step == 3 and name in bad else rows
-    for name, rows in batch_at_of(*arguments, **options)(step).items()})
+  monkeypatch.setattr(pretrain.pipeline, "make_batch_at", lambda *arguments, **options: pretrain.pipeline.BatchSource(
+    lambda steps: {name: rows * bad[name] if steps[0] == 3 and name in bad else rows
+                   for name, rows in batch_at_of(*arguments, **options)(steps[0]).items()}))
   if asks == "SIGTERM":
     monkeypatch.setattr(pretrain.distributed.StopRequest, "reached", lambda self, step: step == 4)
     asks = {"checkpoint__every_steps": 100}

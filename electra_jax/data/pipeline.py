@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,9 +51,24 @@ def batch_shapes(config_data, batch_size: int) -> dict[str, tuple[tuple[int, ...
   return shapes
 
 
+class BatchSource(NamedTuple):
+  """The batches of a run, each a pure function of its step."""
+
+  make: Callable[[range], Batch]  # the batches of consecutive steps, one behind the other
+  group_steps: int = 1  # that are best made together: small ones, for what NumPy and tf.data spend on each call
+
+  def batches(self, start: int, stop: int) -> list[Batch]:
+    """Those of the steps start, ..., stop - 1; equal bytes, whatever is made together."""
+    return split(self.make(range(start, stop)), stop - start)
+
+  def __call__(self, step: int) -> Batch:
+    """That of one step."""
+    return self.make(range(step, step + 1))
+
+
 def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
-                  process_count: int = 1) -> Callable[[int], Batch]:
-  """A function from the step to this process's rows of the global batch of that step.
+                  process_count: int = 1) -> BatchSource:
+  """This process's rows of the global batch of each step.
 
   Args:
     examples: ShardedExamples of the training split.
@@ -75,39 +91,25 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
   make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed,
                                  token_odds=odds)
 
-  if config_data.batch_unit == "rows":
-    return EqualBatches(make_batch, examples, batch_size, local_rows(batch_size, process_index, process_count), seed)
-  order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
+  rows = functools.partial(local_rows, process_index=process_index, process_count=process_count)
+  if config_data.batch_unit == "tokens":
+    order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
 
-  def batch_at(step: int) -> Batch:
-    example_ids, epochs, length = order_at(step)
-    rows = local_rows(len(example_ids), process_index, process_count)
-    return make_batch(example_ids[rows], epochs[rows], length=length)
+    def make_one(steps: range) -> Batch:
+      example_ids, epochs, length = order_at(steps[0])
+      own = rows(len(example_ids))
+      return make_batch(example_ids[own], epochs[own], length=length)
 
-  return batch_at
+    return BatchSource(make_one)
+  own = np.arange(batch_size)[rows(batch_size)]
 
+  def make_group(steps: range) -> Batch:
+    numbers = np.array(steps, np.int64)[:, None] * batch_size + own  # [steps, batch]
+    example_ids, epochs = order.stream_order(numbers.ravel(), len(examples), seed)
+    return make_batch(example_ids, epochs, length=examples.sequence_length)
 
-class EqualBatches:
-  """A `batch_at` of batches with equally many rows, which makes those of several steps together: small ones, in a
-  fraction of the time, for what NumPy and tf.data spend on each call. The bytes are the same.
-
-  Attributes:
-    group_steps: how many steps are best made together.
-  """
-
-  def __init__(self, make_batch: Callable[..., Batch], examples, batch_size: int, rows: slice, seed: int):
-    self._make_batch, self._examples, self._batch_size, self._seed = make_batch, examples, batch_size, seed
-    self._rows = np.arange(batch_size)[rows]
-    self.group_steps: int = max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // (len(self._rows) * examples.sequence_length)))
-
-  def __call__(self, step: int) -> Batch:
-    return self.group(range(step, step + 1))
-
-  def group(self, steps: range) -> Batch:
-    """The batches of consecutive steps, one behind the other; `split` parts them."""
-    numbers = np.array(steps, np.int64)[:, None] * self._batch_size + self._rows  # [steps, batch]
-    example_ids, epochs = order.stream_order(numbers.ravel(), len(self._examples), self._seed)
-    return self._make_batch(example_ids, epochs, length=self._examples.sequence_length)
+  tokens = len(own) * examples.sequence_length
+  return BatchSource(make_group, max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // tokens)))
 
 
 def split(batch: Batch, number: int) -> list[Batch]:
@@ -201,26 +203,10 @@ def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch
                      length=examples.sequence_length)
 
 
-# ---- groups: consecutive steps that are made together, which is one where `batch_at` is a plain function ----
-
-
-def _groups(batch_at, start_step: int, stop_step: int) -> Iterator[range]:
-  size = _group_steps(batch_at)
-  return (range(first, min(first + size, stop_step)) for first in range(start_step, stop_step, size))
-
-
-def _group_steps(batch_at) -> int:
-  return batch_at.group_steps if isinstance(batch_at, EqualBatches) else 1
-
-
-def _make_group(batch_at, steps: range) -> Batch:
-  return batch_at(steps[0]) if len(steps) == 1 else batch_at.group(steps)
-
-
 # ---- readers: (batch_at, start_step, stop_step, prefetch_batches) -> the batches of the steps, in order ----
 
 
-def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: int, reader: str,
+def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
                   prefetch_batches: int) -> Iterator[Batch]:
   """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
 
@@ -229,7 +215,7 @@ def train_batches(batch_at: Callable[[int], Batch], start_step: int, num_steps: 
     start_step: the number of updates already made: 0, or that of a checkpoint.
     num_steps: of the whole run (config.train.num_steps), not what is left.
     reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed). Same bytes.
-    prefetch_batches: how many batches wait at most (rounded up to whole groups, see EqualBatches).
+    prefetch_batches: how many batches wait at most (rounded up to whole groups of `BatchSource`).
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
@@ -266,14 +252,19 @@ def _in_time(batches: Iterator[Batch], what: str) -> Iterator[Batch]:
       pool.shutdown(wait=not hangs)
 
 
+def _groups(source: BatchSource, start_step: int, stop_step: int) -> Iterator[range]:
+  size = source.group_steps
+  return (range(first, min(first + size, stop_step)) for first in range(start_step, stop_step, size))
+
+
 def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
-  ahead = -(-prefetch_batches // _group_steps(batch_at)) + 1  # groups, the one that is asked for included
+  ahead = -(-prefetch_batches // batch_at.group_steps) + 1  # groups, the one that is asked for included
   pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1, ahead), thread_name_prefix="batch")
   waiting = collections.deque()
 
   def submit(number):
     for steps in itertools.islice(groups, number):
-      waiting.append((steps, pool.submit(_make_group, batch_at, steps)))
+      waiting.append((steps, pool.submit(batch_at.make, steps)))
 
   try:
     groups = _groups(batch_at, start_step, stop_step)
@@ -299,12 +290,12 @@ def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
   faults: dict[int, Exception] = {}  # by the group's first step: tf.data would hand on their text only
   first = batch_at(start_step)  # tf.data must know the fields beforehand
   names, dtypes = list(first), [array.dtype for array in first.values()]
-  group_steps = _group_steps(batch_at)
+  group_steps = batch_at.group_steps
 
   def arrays_at(step):
     step = int(step)
     try:
-      batch = _make_group(batch_at, range(step, min(step + group_steps, stop_step)))
+      batch = batch_at.make(range(step, min(step + group_steps, stop_step)))
       return [batch[name] for name in names]
     except Exception as error:
       faults[step] = error

@@ -51,7 +51,8 @@ def test_a_hung_worker_is_noticed_in_time(reader, monkeypatch):
       wait_for_the_disk(answers)
     return {"step": np.full(1, step)}
 
-  batches = pipeline.train_batches(batch_at, 0, 10, reader, prefetch_batches=2)
+  source = pipeline.BatchSource(lambda steps: batch_at(steps[0]))
+  batches = pipeline.train_batches(source, 0, 10, reader, prefetch_batches=2)
   try:
     assert [int(next(batches)["step"][0]) for _ in range(3)] == [0, 1, 2]
     started = time.monotonic()

@@ -45,6 +45,11 @@ def make(number=50, batch_size=8, seed=3, **processes):
   return pipeline.make_batch_at(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=seed, **processes)
 
 
+def single(batch_at):
+  """A source of one batch at a time."""
+  return pipeline.BatchSource(lambda steps: batch_at(steps[0]))
+
+
 def assert_equal(a, b):
   assert a.keys() == pipeline.BATCH_DTYPES.keys()
   assert_equal_fields(a, b)
@@ -111,7 +116,7 @@ def test_exceptions_arrive_unchanged_and_in_order(reader):
       raise UserError(f"Shard of step {step}", got="x", allowed="y", fix="z")
     return good(step)
 
-  batches = pipeline.train_batches(batch_at, 2, 100, reader, prefetch_batches=4)
+  batches = pipeline.train_batches(single(batch_at), 2, 100, reader, prefetch_batches=4)
   assert [len(next(batches)["input_ids"]) for _ in range(3)] == [8] * 3
   with pytest.raises(UserError) as error:
     next(batches)
@@ -120,17 +125,18 @@ def test_exceptions_arrive_unchanged_and_in_order(reader):
 
 @pytest.mark.parametrize("reader", ["tf", "threads"])
 def test_a_fault_in_a_group_of_steps_comes_after_the_good_batches(reader):
-  batch_at, faulty = make(number=1000), 5
+  examples, faulty = FakeExamples(1000), 5
+  batch_at = pipeline.make_batch_at(examples, CONFIG, TOKENIZER, batch_size=8, seed=3)
   assert batch_at.group_steps == pipeline.MAX_GROUP_STEPS > faulty
   expected = [batch_at(step) for step in range(8)]
-  read, bad_id = batch_at._examples.read, order.example_order(faulty, 8, 1000, 3)[0][0]
+  read, bad_id = examples.read, order.example_order(faulty, 8, 1000, 3)[0][0]
 
   def read_or_fail(example_ids):
     if bad_id in example_ids:
       raise UserError("A shard is damaged", got="x", allowed="y", fix="z")
     return read(example_ids)
 
-  batch_at._examples.read = read_or_fail
+  examples.read = read_or_fail
   batches = pipeline.train_batches(batch_at, 0, 100, reader, prefetch_batches=4)
   for step in range(faulty):
     assert_equal(next(batches), expected[step])
@@ -148,7 +154,7 @@ def test_consumer_may_stop_early(reader):
     return good(step)
 
   before = set(threading.enumerate())
-  batches = pipeline.train_batches(batch_at, 0, 10**9, reader, prefetch_batches=2)
+  batches = pipeline.train_batches(single(batch_at), 0, 10**9, reader, prefetch_batches=2)
   for _ in itertools.islice(batches, 3):
     pass
   batches.close()
@@ -168,7 +174,7 @@ def test_threads_look_ahead_is_bounded():
     made.append(step)
     return good(step)
 
-  batches = pipeline.train_batches(batch_at, 0, 100, "threads", prefetch_batches=3)
+  batches = pipeline.train_batches(single(batch_at), 0, 100, "threads", prefetch_batches=3)
   next(batches)
   time.sleep(0.1)
   assert sorted(made) == [0, 1, 2, 3, 4]
@@ -188,7 +194,7 @@ def test_without_tensorflow(monkeypatch):
 def test_tensorflow_is_imported_only_by_its_reader():
   import subprocess
   program = ("import sys; from electra_jax.data import pipeline, shards; "
-             "list(pipeline.train_batches(lambda step: {}, 0, 3, 'threads', 2)); "
+             "list(pipeline.train_batches(pipeline.BatchSource(lambda steps: {}), 0, 3, 'threads', 2)); "
              "sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)")
   assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
