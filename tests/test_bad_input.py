@@ -172,8 +172,10 @@ def test_bad_input_is_refused_and_harms_nothing(place, row):
 
 
 def test_base_needs_a_corpus(tmp_path):
+  given = base.get_config()
+  given.data.path = ""
   with pytest.raises(UserError) as caught:
-    pretrain.pretrain(base.get_config(), str(tmp_path / "new"))
+    pretrain.pretrain(given, str(tmp_path / "new"))
   assert_four_parts(caught.value, "data.path is not set", "--config.data.path=/path/to/text",
                     "--config.data.path=pydoc:")
 
