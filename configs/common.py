@@ -40,6 +40,9 @@ def defaults() -> ConfigDict:
   c.model.attention_probs_dropout_prob = 0.1
   c.model.layer_norm_eps = 1e-12  # RoBERTa: 1e-5
   c.model.initializer_range = 0.02  # standard deviation of the truncated normal
+  # How the position table starts: normal (BERT, RoBERTa, ELECTRA) | sinusoidal: a small discriminator on little text
+  # compares neighbours sooner (docs/troubleshooting.md)
+  c.model.position_init = "normal"
 
   # ---- generator: the small masked LM of ELECTRA; unused by the MLM objective (ELECTRA section 3.2)
   c.generator = ConfigDict()

@@ -20,6 +20,7 @@ MASKING_POLICIES = {
 CHOICES = {
   "mode": ("pretrain", "finetune"),
   "model.hidden_act": ("gelu", "gelu_new"),
+  "model.position_init": ("normal", "sinusoidal"),
   "generator.kind": ("learned", "unigram", "uniform"),
   "objective.name": ROWS,
   "objective.weight_tying": ("token_embeddings", "embeddings", "none", "all"),

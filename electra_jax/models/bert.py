@@ -38,7 +38,8 @@ def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, 
           "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
           "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
   return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
-                           dtype=jnp.dtype(dtype), remat=remat, kernels=kernels)
+                           dtype=jnp.dtype(dtype), remat=remat, kernels=kernels,
+                           position_init=config_model.get("position_init", "normal"))  # published ones do not say
 
 
 def with_task(transformer: TransformerConfig, config_task: FrozenConfigDict, num_labels: int) -> TransformerConfig:
@@ -63,10 +64,10 @@ class Bert(nn.Module):
     for name in self.head_names:
       setattr(self, name, HEADS[name](c))
 
-  def initializer_range_of(self, name: str) -> float:
-    """Standard deviation of the initial matrices of a part."""
+  def config_of(self, name: str) -> TransformerConfig:
+    """The description of the network that a part of the parameters belongs to."""
     del name
-    return self.config.initializer_range
+    return self.config
 
   def token_table(self) -> Float[Array, "vocab embed"]:
     """This network's own token embeddings."""

@@ -46,9 +46,9 @@ class Electra(nn.Module):
     elif self.generator_config is not None:
       self.generator = Bert(self.generator_config, head_names=self.generator_heads)
 
-  def initializer_range_of(self, name: str) -> float:
-    """Standard deviation of the initial matrices of a network."""
-    return (self.generator_config if name == "generator" else self.encoder_config).initializer_range
+  def config_of(self, name: str) -> TransformerConfig:
+    """The description of a network, by the name of its parameters."""
+    return self.generator_config if name == "generator" else self.encoder_config
 
   def generator_table(self) -> Float[Array, "vocab embed"]:
     """The token embeddings that the generator reads and predicts with."""

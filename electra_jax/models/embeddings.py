@@ -8,16 +8,36 @@ from electra_jax import sharding
 from electra_jax.models.transformer import Dropout, TransformerConfig
 
 
+def sinusoids(shape: tuple[int, int], scale: float) -> Float[Array, "positions embed"]:
+  """Sines and cosines of wavelengths from 2 pi to almost 200 pi rows (Vaswani et al. 2017, section 3.5).
+
+  Differs from Vaswani et al., whose base is 10,000 where this one is 100: rows of a small model are short, and with
+  their base most columns would hardly change along them. Root mean square `scale`, as that of the other tables.
+  """
+  rows, features = shape
+  wavelengths = 100.0 ** (2 * jnp.arange(-(-features // 2)) / features)  # over 2 pi
+  angles = jnp.arange(rows)[:, None] / wavelengths  # [rows, half of the features]
+  return scale * 2**0.5 * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)[:, :features]
+
+
+# config.model.position_init -> (shape, initializer_range) -> the table at the start; None: drawn like the others.
+POSITION_INITS = {"normal": None, "sinusoidal": sinusoids}
+
+
 class Table(nn.Module):
   """A lookup table; calling it returns the whole table, so that an output layer can be tied to it."""
 
   num_rows: int
   features: int
   config: TransformerConfig
+  init: str = "normal"  # a row of POSITION_INITS
 
   @nn.compact
   def __call__(self) -> Float[Array, "rows features"]:
-    return self.param("embedding", self.config.initializer, (self.num_rows, self.features))
+    start = POSITION_INITS[self.init]
+    initializer = self.config.initializer if start is None else (
+      lambda key, shape: start(shape, self.config.initializer_range))
+    return self.param("embedding", initializer, (self.num_rows, self.features))
 
 
 def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"]) -> Float[Array, "batch length embed"]:
@@ -70,7 +90,7 @@ class Embeddings(nn.Module):
   def setup(self):
     c = self.config
     self.token = Table(c.vocab_size, c.embedding_size, c)
-    self.position = Table(c.max_position_embeddings, c.embedding_size, c)
+    self.position = Table(c.max_position_embeddings, c.embedding_size, c, c.position_init)
     self.token_type = Table(c.type_vocab_size, c.embedding_size, c)
     self.layer_norm = c.layer_norm()
     self.dropout = Dropout(c.hidden_dropout_prob)

@@ -12,20 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from electra_jax.models.embeddings import POSITION_INITS
+
 CONSTANTS = {"scale": jnp.ones, "bias": jnp.zeros, "output_bias": jnp.zeros}  # by a parameter's name; the rest is drawn
 
 
 def draw(model: nn.Module, rng: Array, *arguments, **options) -> PyTree:
-  """`model.init(rng, *arguments, **options)["params"]` for a model that has `initializer_range_of`."""
+  """`model.init(rng, *arguments, **options)["params"]` for a model that has `config_of`."""
   shapes = jax.eval_shape(lambda: model.init(rng, *arguments, **options))["params"]
   leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
   values, alike = [None] * len(leaves), {}
   for index, (path, leaf) in enumerate(leaves):
     *modules, name = (key.key for key in path)
+    config = model.config_of(modules[0])
+    start = POSITION_INITS[config.position_init] if modules[-1] == "position" else None
     if name in CONSTANTS:
       values[index] = CONSTANTS[name](leaf.shape, leaf.dtype)
+    elif start is not None:
+      values[index] = start(leaf.shape, config.initializer_range)
     else:
-      group = leaf.shape, model.initializer_range_of(modules[0])
+      group = leaf.shape, config.initializer_range
       alike.setdefault(group, {})[index] = _number_of(modules)
   for (shape, deviation), numbers in alike.items():
     initializer = functools.partial(nn.initializers.truncated_normal(deviation), shape=shape)

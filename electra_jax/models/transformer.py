@@ -38,6 +38,7 @@ class TransformerConfig:
   layer_norm_eps: float
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
+  position_init: str = "normal"  # how the position table starts: a row of embeddings.POSITION_INITS
   remat: str = "none"  # a row of remat.POLICIES, or none
   kernels: str = "auto"  # auto | xla | triton | mosaic | interpret, see gpu_rows.choose
   num_labels: int = 0  # outputs of a fine-tuning head

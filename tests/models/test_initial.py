@@ -20,11 +20,14 @@ SMALL = TransformerConfig(
   dtype=jnp.dtype("float32"))
 GENERATOR = dataclasses.replace(SMALL, hidden_size=16, intermediate_size=32, num_attention_heads=1,
                                 initializer_range=0.5)
+SINUSOIDAL = dataclasses.replace(SMALL, position_init="sinusoidal", embedding_size=15)
 IDS = jnp.zeros((1, 8), jnp.int32)
 BATCH = {"input_ids": IDS, "masked_input_ids": IDS, "token_type_ids": IDS, "masked_positions": IDS[:, :2],
          "attention_mask": jnp.ones((1, 8), bool)}
 MODELS = {
   "two networks": (Electra(SMALL, GENERATOR, "token_embeddings"), (BATCH,), {}),
+  "two networks, sinusoids": (Electra(SINUSOIDAL, dataclasses.replace(SINUSOIDAL, hidden_size=16),
+                                      "token_embeddings"), (BATCH,), {}),
   "one network in two roles": (Electra(SMALL, SMALL, "all"), (BATCH,), {}),
   "masked LM and next sentence": (Bert(SMALL, head_names=("mlm_head", "nsp_head")), (BATCH, IDS, False),
                                   {"method": "mlm_and_nsp_logits"}),
@@ -41,6 +44,22 @@ def test_values_of_flax(name):
   for path, value in flax.items():
     np.testing.assert_array_equal(ours[path], value, err_msg=path)
     assert ours[path].dtype == value.dtype
+
+
+def test_sinusoidal_positions():
+  """By the formula, as wide as the other tables; nothing else of the start differs, and no name."""
+  key, config = jax.random.key(0, impl="threefry2x32"), dataclasses.replace(SMALL, position_init="sinusoidal")
+  normal, other = (by_path(initial.draw(Bert(one, ("mlm_head",)), key, BATCH, IDS, False, method="mlm_logits"))
+                   for one in (SMALL, config))
+  path = "embeddings/position/embedding"
+  assert list(normal) == list(other)
+  assert [name for name in normal if not np.array_equal(normal[name], other[name])] == [path]
+  table = np.asarray(other[path])  # [16, 16]
+  for row, column in ((0, 0), (3, 0), (5, 2), (15, 7)):
+    angle = row / 100 ** (2 * column / 16)
+    np.testing.assert_allclose(table[row, [column, column + 8]], 0.02 * np.sqrt(2) * np.array([np.sin(angle),
+                                                                                          np.cos(angle)]), atol=1e-6)
+  np.testing.assert_allclose((table**2).mean() ** 0.5, SMALL.initializer_range, rtol=1e-5)
 
 
 def test_one_draw_for_a_shape():
