@@ -1,1 +1,1 @@
-"""Recipes: data only. They import nothing but ml_collections and `configs.common`."""
+"""Recipes: data only. They import nothing but ml_collections, `configs.common` and `electra_jax.recipes`."""

@@ -2,15 +2,18 @@
 
 import difflib
 import importlib.util
+import json
 import os
 import re
 import sys
+import types
+from collections.abc import Mapping, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from electra_jax.config import flatten
-from electra_jax.errors import UserError, named
+from electra_jax.errors import UserError, named, unknown
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 # Folders that may hold configs/: that of a checkout, and that of an installed wheel.
@@ -26,6 +29,8 @@ def find(argument: str) -> str:
   ('configs/base.py:fast', 'configs/finetune/glue.py')
   >>> os.path.relpath(find("glue:rte"), ROOTS[0]), find("my.py")
   ('configs/finetune/glue.py:rte', 'my.py')
+  >>> os.path.relpath(find("ablations:table3_bert,tiny"), ROOTS[0])
+  'configs/ablations.py:table3_bert,tiny'
   """
   path, colon, variant = argument.partition(":")
   if not os.path.isfile(path):
@@ -53,16 +58,14 @@ def with_paths(argv: list[str]) -> list[str]:
 def load(argument: str) -> tuple[str, ConfigDict]:
   """(docstring, config) of a recipe by name or path, with or without :variant; the config is not resolved yet.
 
+  Of a file with ROWS, as configs/ablations.py, the docstring is that of the row.
+
   Raises:
     UserError: the file is no recipe.
   """
   path, _, variant = find(argument).partition(":")
   try:
-    spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
-    if spec is None:
-      raise ImportError("its name does not end in .py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file(path)
     given = module.get_config(variant) if variant else module.get_config()
     if not isinstance(given, ConfigDict):
       raise TypeError(f"get_config gives a {type(given).__name__}, not a ConfigDict")
@@ -72,7 +75,61 @@ def load(argument: str) -> tuple[str, ConfigDict]:
     raise UserError("The recipe cannot be loaded", got=f"{argument}: {type(error).__name__}: {error}",
                     allowed="a name like base or base:fast, or a Python file with get_config, like those in configs/",
                     fix="check the name or path, for example --config=tiny, or correct the file") from error
-  return (module.__doc__ or "").strip(), given
+  row = getattr(module, "ROWS", {}).get(variant.partition(",")[0])
+  return row[0] if row else (module.__doc__ or "").strip(), given
+
+
+def load_file(path: str) -> types.ModuleType:
+  """The module of a recipe's file."""
+  spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
+  if spec is None:
+    raise ImportError("its name does not end in .py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def from_rows(rows: Mapping[str, tuple[str, str, Mapping]], name: str) -> ConfigDict:
+  """The config of a row of configs/ablations.py or evidence.py: (docstring, recipe or row, {key: value} on it).
+
+  Raises:
+    UserError: there is no such row.
+  """
+  if name not in rows:
+    raise unknown("The table of recipes has no such row", name or "nothing", rows, "write its name behind the colon, "
+                  "for example :CLOSEST or :CLOSEST,tiny")
+  _, base, changes = rows[name]
+  config = from_rows(rows, base) if base in rows else load(base)[1]
+  config.update_from_flattened_dict(changes)
+  return config
+
+
+def override(given: ConfigDict, settings: Sequence[str]) -> None:
+  """Applies KEY=VALUE settings, each value read as its key's type.
+
+  Raises:
+    UserError: a key does not exist or its value does not fit.
+  """
+  for setting in settings:
+    key, _, text = setting.partition("=")
+    *branches, leaf = key.split(".")
+    node = given
+    for branch in branches:
+      node = node[branch] if isinstance(node, ConfigDict) and branch in node else None
+    if not isinstance(node, ConfigDict) or leaf not in node:
+      raise UserError("A key of --set cannot be used", got=setting, allowed="the keys of configs/common.py",
+                      fix="correct --set=KEY=VALUE")
+    try:
+      try:
+        value = json.loads(text)
+      except ValueError:
+        value = {"True": True, "False": False}.get(text, text)
+      if isinstance(node[leaf], float) and not isinstance(value, bool):
+        value = float(value)
+      node[leaf] = text if isinstance(node[leaf], str) else value
+    except (TypeError, ValueError) as error:
+      raise UserError("A value of --set does not fit", got=f"{setting}: {error}", allowed=f"like {node[leaf]!r}",
+                      fix="correct --set=KEY=VALUE") from error
 
 
 def check_command(argv: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import inspect
 import json
 import re
 
@@ -12,16 +11,17 @@ import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
 
+from configs import ablations
 from electra_jax import config as config_lib
-from electra_jax import flops, objectives, optim, sharding
+from electra_jax import flops, objectives, optim, recipes, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import count_parameters
 from tests.conftest import ROOT
 
-RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem not in ("__init__", "common"))
-ABLATIONS = sorted(f"ablations.{path.stem}" for path in (ROOT / "configs/ablations").glob("*.py")
-                   if path.stem != "__init__")
+RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py")
+                 if path.stem not in ("__init__", "common", "ablations", "evidence"))
+ABLATIONS = [f"ablations:{row}" for row in ablations.ROWS]
 
 # recipe -> (subtree, parameters the paper prints, to the nearest): Table 1 and 2 of ELECTRA; RoBERTa section 5.
 PAPER_PARAMETERS = {
@@ -41,7 +41,9 @@ TABLE_4 = {  # ELECTRA Table 4: layers, hidden, FFN, heads, embed, generator, ra
 
 
 def recipe(name, argument=None):
-  return importlib.import_module(f"configs.{name}").get_config(argument)
+  """A recipe as `importlib` has it; of a row of a table, ablations:ROW, likewise."""
+  file, _, row = name.partition(":")
+  return importlib.import_module(f"configs.{file}").get_config(",".join(filter(None, (row, argument))) or None)
 
 
 def abstract_params(given):
@@ -75,18 +77,30 @@ def test_recipe_builds_and_every_rule_covers_its_parameters(name):
   assert all(decay == (sharding.path_name(path).split("/")[-1] in ("kernel", "embedding")) for path, decay in decays)
   assert flops.model_flops(config).per_step > 0
   config_lib.resolve(recipe(name, "tiny"))
-  lines = (ROOT / "configs" / f"{name.replace('.', '/')}.py").read_text().splitlines()
-  assert len(lines) <= (20 if name in ABLATIONS else 40)
+  if name in RECIPES:
+    assert len((ROOT / f"configs/{name}.py").read_text().splitlines()) <= 40
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
+@pytest.mark.parametrize("name", ablations.ROWS)
 def test_ablation_names_its_row_and_changes_little(name):
-  module = importlib.import_module(f"configs.{name}")
-  assert re.match(r"(ELECTRA (Figure|Table|section|footnote|Appendix)|RoBERTa Table) ", module.__doc__)
-  bases = [value for key, value in vars(module).items() if inspect.ismodule(value) and key != "common"]
-  assert len(bases) == 1
-  changes = config_lib.diff(bases[0].get_config(), module.get_config())
-  assert len(changes) <= (5 if "roberta_table3" in name else 4), changes  # its batches bring rate, warm-up and beta2
+  about, base, changes = ablations.ROWS[name]
+  assert re.match(r"(ELECTRA (Figure|Table|section|footnote|Appendix)|RoBERTa Table) ", about)
+  assert base in RECIPES or base in ablations.ROWS
+  before = ablations.get_config(base) if base in ablations.ROWS else recipe(base)
+  differing = config_lib.diff(before, ablations.get_config(name))
+  assert differing.keys() <= changes.keys()  # a row may say what its base says too, but nothing else differs
+  allowed = {"roberta_table3": 5, "figure3_generator": 6}  # batches bring rate, warm-up, beta2; sizes four keys
+  assert len(changes) <= next((number for start, number in allowed.items() if name.startswith(start)), 4), changes
+  assert recipes.load(f"ablations:{name},tiny")[0] == about
+
+
+def test_a_row_that_does_not_exist_names_the_closest():
+  with pytest.raises(UserError, match=":table3_bert or :table3_bert,tiny"):
+    recipes.load("configs/ablations.py:table3_brt")
+  with pytest.raises(UserError, match="no such row"):
+    recipes.load("evidence")
+  with pytest.raises(UserError, match="no such variant"):
+    recipes.load("evidence:electra_small,small")
 
 
 @pytest.mark.parametrize("name", PAPER_PARAMETERS)
@@ -198,7 +212,7 @@ VARIED = {  # by the papers: Table 1 masks; Table 2 formats, with what follows f
 
 @pytest.mark.parametrize("name", ROBERTA_TABLES)
 def test_the_tables_of_roberta_differ_in_what_the_paper_varies(name):
-  c = config_lib.resolve(importlib.import_module(f"configs.ablations.{name}").get_config())
+  c = config_lib.resolve(ablations.get_config(name))
   assert set(config_lib.diff(config_lib.resolve(recipe("bert_original_base")), c)) <= VARIED
   assert c.data.short_sequence_share == 0  # section 3.1
   assert c.optimizer.beta2 == (0.98 if c.train.batch_size > 256 else 0.999)  # section 3.1: with large batches

@@ -1,17 +1,16 @@
 """Do the two FLOP counts reproduce the paper's totals, and a count by hand?"""
 
-import importlib
 import subprocess
 import sys
 
 import pytest
 
 from electra_jax import config as config_lib
-from electra_jax import flops
+from electra_jax import flops, recipes
 
 
 def resolved(recipe, **changes):
-  config = importlib.import_module(f"configs.{recipe}").get_config()
+  _, config = recipes.load(recipe)
   for key, value in changes.items():
     branch, leaf = key.rsplit("__", 1)
     node = config
@@ -103,13 +102,13 @@ def test_terms_of_the_ablations():
 def test_two_stages_cost_what_they_train():
   """First the generator alone; then the discriminator, with forward passes of the generator."""
   joint = flops.model_flops(resolved("base", generator__width_fraction=1)).terms
-  staged = flops.model_flops(resolved("ablations.figure3_two_stage"))
+  staged = flops.model_flops(resolved("ablations:figure3_two_stage"))
   for name, count in staged.terms.items():
     expected = (1 / 2 + 1 / 2 * 1 / 3) * joint[name] if name.startswith("generator/") else joint[name] / 2
     assert count == pytest.approx(expected), name
   bert = flops.paper_flops(resolved("bert_base")).per_run
   # 2 %: the second stage trains a cheaper head than BERT's softmax.
-  assert flops.paper_flops(resolved("ablations.figure3_two_stage")).per_run == pytest.approx(bert, rel=0.02)
+  assert flops.paper_flops(resolved("ablations:figure3_two_stage")).per_run == pytest.approx(bert, rel=0.02)
 
 
 def test_accumulation_and_remat_cost_nothing():

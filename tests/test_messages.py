@@ -71,7 +71,7 @@ def test_no_input_makes_a_message_long(row):
 
 
 def recipe(name, **changes):
-  _, given = recipes.load(str(ROOT / f"configs/{name}.py"))
+  _, given = recipes.load(name)
   given.update_from_flattened_dict(changes)
   return given
 
@@ -232,15 +232,16 @@ def test_a_start_that_is_not_there(tmp_path, monkeypatch, path, is_hub_name):
 
 # ---- steps: few of them, and others on resume ----
 
-ALL_RECIPES = sorted(str(path.relative_to(ROOT)) for folder in ("", "ablations", "evidence")
-                     for path in (ROOT / "configs" / folder).glob("*.py")
-                     if path.stem not in ("__init__", "common"))
+TABLES = {name: recipes.load_file(recipes.find(name)).ROWS for name in ("ablations", "evidence")}
+ALL_RECIPES = sorted([f"{path.stem}:tiny" for path in (ROOT / "configs").glob("*.py")
+                      if path.stem not in ("__init__", "common", *TABLES)]
+                     + [f"{name}:{row},tiny" for name, rows in TABLES.items() for row in rows])
 
 
-@pytest.mark.parametrize("path", ALL_RECIPES)
-def test_a_try_of_a_few_steps_needs_no_other_key(path):
+@pytest.mark.parametrize("name", ALL_RECIPES)
+def test_a_try_of_a_few_steps_needs_no_other_key(name):
   for num_steps in (2, 6, 40, 1000):
-    _, given = recipes.load(str(ROOT / f"{path}:tiny"))
+    _, given = recipes.load(name)
     given.train.num_steps = num_steps
     assert config_lib.resolve(given).optimizer.warmup_steps <= num_steps // 4
 
@@ -249,11 +250,11 @@ def test_a_try_of_a_few_steps_needs_no_other_key(path):
   ("tiny", {"train.num_steps": 8000}, ""),
   ("tiny", {"train.num_steps": 2000}, ""),
   ("small", {"train.num_steps": 20_000}, ""),  # its warm-up is no longer 10,000 but a tenth
-  ("evidence/electra_small", {"train.num_steps": 70_000}, ""),
+  ("evidence:electra_small", {"train.num_steps": 70_000}, ""),
   ("tiny", {"train.num_steps": 8000, "optimizer.warmup_steps": 50}, ""),
   ("tiny", {"optimizer.warmup_steps": 50}, "--config.optimizer.warmup_steps=100"),
   ("tiny", {"train.num_steps": 8000, "optimizer.beta1": 0.8}, "--config.optimizer.beta1=0.9"),
-  ("evidence/two_stage", {"train.num_steps": 70_000}, "--config.objective.generator_steps=")])
+  ("evidence:two_stage", {"train.num_steps": 70_000}, "--config.objective.generator_steps=")])
 def test_another_number_of_steps_on_resume(name, changes, refused):
   """A derived warm-up follows; what else is derived and decides about the state is kept by the fix."""
   before = config_lib.resolve(recipe(name))

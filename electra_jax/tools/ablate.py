@@ -4,15 +4,16 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from glob import glob
+from fnmatch import filter as matching
 from typing import NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from electra_jax import checkpoints, flops, metrics, recipes
+from electra_jax import checkpoints, flops, metrics
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
+from electra_jax import recipes as recipes_lib
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -30,7 +31,7 @@ whose text, tokenizer and packing are equal share them. Warm-up and schedule fol
 the ELECTRA paper's (Appendix C), embedding lookups included. The quality is explained in tools/ablate_quality.py; the
 objectives' own metrics stand below the table, because they cannot be compared."""
 
-TABLES = {  # --table -> recipes in configs/ablations
+TABLES = {  # --table -> rows of configs/ablations.py
   "table3": [f"table3_{name}" for name in ("electra", "all_tokens_mlm", "replace_mlm", "electra_15", "bert")],
   "figure3_left": ["figure3_generator_*"],
   "figure3_right": ["table3_electra", "figure3_two_stage", "figure3_adversarial", "figure3_bert"],
@@ -67,11 +68,9 @@ def recipes_of(table: str, arguments: Sequence[str]) -> list[str]:
   name, _, variant = (table or "").partition(":")
   if table and name not in TABLES:
     raise UserError("The table is unknown", got=name, allowed=", ".join(TABLES), fix="use --table=table3:tiny")
-  found = [path + f":{variant}" * bool(variant) for pattern in TABLES.get(name, ())
-           for path in sorted(glob(f"configs/ablations/{pattern}.py"))]
-  if table and not found:
-    raise UserError("The recipes are not here", got=f"no configs/ablations in {os.getcwd()}",
-                    allowed="the root of the repository", fix="change to it first")
+  rows = recipes_lib.load_file(recipes_lib.find("ablations")).ROWS
+  found = [f"ablations:{row}" + f",{variant}" * bool(variant) for pattern in TABLES.get(name, ())
+           for row in matching(rows, pattern)]
   found += arguments
   if not found:
     raise UserError("Nothing says what to run", got="neither --table nor a recipe",
@@ -85,36 +84,23 @@ def load_recipe(argument: str) -> tuple[str, str, ConfigDict]:
   Raises:
     UserError: the file is no recipe.
   """
-  docstring, given = recipes.load(argument)
-  return os.path.basename(argument.partition(":")[0])[:-3], docstring.split("\n")[0], given
+  docstring, given = recipes_lib.load(argument)
+  path, _, row = recipes_lib.find(argument).partition(":")
+  name = row.partition(",")[0] if path.endswith("ablations.py") else os.path.basename(path)[:-3]
+  return name, docstring.split("\n")[0], given
 
 
 def override(given: ConfigDict, settings: Sequence[str]) -> None:
-  """Applies KEY=VALUE settings, each value read as its key's type.
+  """As `recipes.override`.
 
   Raises:
-    UserError: a key does not exist or its value does not fit; the budget is set in another way.
+    UserError: likewise, and where the budget is set in another way.
   """
   for setting in settings:
-    key, _, text = setting.partition("=")
-    *branches, leaf = key.split(".")
-    node = given
-    for branch in branches:
-      node = node[branch] if isinstance(node, ConfigDict) and branch in node else None
-    if not isinstance(node, ConfigDict) or leaf not in node or key in ("train.num_steps", "seed"):
+    if setting.partition("=")[0] in ("train.num_steps", "seed"):
       raise UserError("A key of --set cannot be used", got=setting, fix="correct --set=KEY=VALUE",
                       allowed="the keys of configs/common.py, except train.num_steps (--steps, --flops) and seed")
-    try:
-      try:
-        value = json.loads(text)
-      except ValueError:
-        value = {"True": True, "False": False}.get(text, text)
-      if isinstance(node[leaf], float) and not isinstance(value, bool):
-        value = float(value)
-      node[leaf] = text if isinstance(node[leaf], str) else value
-    except (TypeError, ValueError) as error:
-      raise UserError("A value of --set does not fit", got=f"{setting}: {error}", allowed=f"like {node[leaf]!r}",
-                      fix="correct --set=KEY=VALUE") from error
+  recipes_lib.override(given, settings)
 
 
 def set_budget(given: ConfigDict, num_steps: int) -> None:

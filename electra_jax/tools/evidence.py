@@ -27,7 +27,7 @@ USAGE = """Repeats a claim of the papers: pre-trains each model of its table, fi
 Claims: CLAIMS. `all` means each of them.
 
 The models of a claim get the same training FLOPs in the paper's convention (two rows of two claims: the same steps, the
-same time), the same text, vocabulary, batch and hyper-parameters (configs/evidence/). GLUE is fine-tuned as ELECTRA's
+same time), the same text, vocabulary, batch and hyper-parameters (configs/evidence.py). GLUE is fine-tuned as ELECTRA's
 Table 5 says but for the learning rate, 3e-4 in place of 1e-4, with 5 seeds and at most 12,000 training examples a
 task, which is all of CoLA, MRPC, STS-B and RTE.
 

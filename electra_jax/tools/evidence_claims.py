@@ -21,7 +21,7 @@ class Model(NamedTuple):
   """A row of a table."""
 
   name: str
-  recipe: str  # in configs/evidence
+  recipe: str  # row of configs/evidence.py
   paper: dict[str, float | None]  # metric -> what the paper prints; of Base or of longer runs, so the order counts
   # What is equal. flops: the budget's | steps:NAME: as many as that model's | seconds:NAME: as long as that model took
   equal: str = "flops"
@@ -149,8 +149,7 @@ def plan(name: str, out: str, total_flops: float | None = None, settings: Sequen
   total_flops, speeds = total_flops or claim.flops, seconds_per_step or {}
   rows: dict[str, Planned] = {}
   for model in claim.models:
-    file, _, variant = model.recipe.partition(":")
-    path = f"configs/evidence/{file}.py" + f":{variant}" * bool(variant)
+    path = f"evidence:{model.recipe.replace(':', ',')}"
     _, given = recipes.load(path)
     ablate.override(given, settings)
     config_lib.fit_dispatches(given)

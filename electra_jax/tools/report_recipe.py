@@ -59,14 +59,17 @@ def find(given: Mapping, folder: str = CONFIGS) -> Match | None:
         about = PAPER_ROWS.get(re.split("[:,]", name)[-1], "ELECTRA Table 5")
       shown = os.path.relpath(name, os.path.dirname(folder))
       found.append(Match(shown, " ".join(about.split("\n\n")[0].split()), differences))
-  return min(found, key=lambda match: (len(match.differences), match.name.count("/"), match.name), default=None)
+  return min(found, default=None,
+             key=lambda match: (len(match.differences), match.name.count("/"), match.name.count(":"), match.name))
 
 
 def _candidates(given: Mapping, folder: str) -> Iterator[str]:
   if given["mode"] == "pretrain":
-    for pattern in ("*.py", "ablations/*.py"):
-      yield from (path for path in sorted(glob.glob(os.path.join(folder, pattern)))
-                  if os.path.basename(path) not in ("common.py", "__init__.py"))
+    table = os.path.join(folder, "ablations.py")
+    yield from (path for path in sorted(glob.glob(os.path.join(folder, "*.py")))
+                if os.path.basename(path) not in ("common.py", "__init__.py", "ablations.py", "evidence.py"))
+    if os.path.isfile(table):
+      yield from (f"{table}:{row}" for row in recipes.load_file(table).ROWS)
     return
   task = given["task"]["name"]
   beginning, file, arguments = next(row for row in FINE_TUNING if task.startswith(row[0]))

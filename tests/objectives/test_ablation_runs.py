@@ -1,7 +1,6 @@
 """Does every ablation train? Three updates of each config at tiny size; the two stages through the real loop."""
 
 import functools
-import importlib
 import json
 import shutil
 
@@ -10,17 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
+from configs import ablations, common
 from electra_jax import checkpoints, inputs, metrics, objectives, optim, pretrain
 from electra_jax import config as config_lib
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.train_state import TrainState
 from electra_jax.training import step as step_lib
-from tests.conftest import ROOT
 from tests.objectives.ablation_rows import COUNTS, initialise
 from tests.objectives.test_objectives import FAST_TO_COMPILE, make_batch
 
-ABLATIONS = sorted(path.stem for path in (ROOT / "configs/ablations").glob("*.py") if path.stem != "__init__")
+ABLATIONS = sorted(ablations.ROWS)
 BATCH = make_batch() | {"nsp_label": jnp.arange(8, dtype=jnp.int32) % 2}
 
 
@@ -56,7 +54,7 @@ def compiled(branches):
 
 
 def program_of(name):
-  given = shrink(importlib.import_module(f"configs.ablations.{name}").get_config("tiny"))
+  given = shrink(ablations.get_config(f"{name},tiny"))
   chosen = given.to_dict()
   # The format decides what is in a batch, masks and temperatures of the data likewise; neither is in the program.
   kept = {key: chosen[key] for key in ("model", "generator", "objective", "optimizer", "train")}
@@ -124,9 +122,7 @@ def write_corpus(path):
 
 def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
   """Restarted at the border, where the copy is still to be made, and behind it, where it must not be made again."""
-  from configs.ablations import figure3_two_stage
-
-  given = shrink(figure3_two_stage.get_config("tiny"))
+  given = shrink(ablations.get_config("figure3_two_stage,tiny"))
   given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1, reader="threads")
   given.train.log_every_steps = 1
   given.checkpoint.update(every_steps=1, keep_last=10)
@@ -146,9 +142,7 @@ def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
 
 
 def test_a_unigram_run_counts_its_training_tokens(tmp_path):
-  from configs.ablations import figure3_generator_unigram
-
-  given = shrink(figure3_generator_unigram.get_config("tiny"))
+  given = shrink(ablations.get_config("figure3_generator_unigram,tiny"))
   given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1)
   data = inputs.open_data(config_lib.resolve(given), str(tmp_path / "run"))
   ids, num_tokens, _ = data.train.read(np.arange(len(data.train)))

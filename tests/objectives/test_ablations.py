@@ -201,18 +201,17 @@ def test_impossible_combinations_are_refused(fault):
 
 
 def test_generator_steps_are_half_of_a_two_stage_run_and_never_in_the_way():
-  from configs import base
-  from configs.ablations import figure3_two_stage
+  from configs import ablations, base
 
-  assert config_lib.resolve(figure3_two_stage.get_config()).objective.generator_steps == 400_000
+  assert config_lib.resolve(ablations.get_config("figure3_two_stage")).objective.generator_steps == 400_000
   assert config_lib.resolve(base.get_config()).objective.generator_steps == 0  # train.num_steps stays resumable
 
 
 def test_a_masked_token_weighs_the_same_in_all_tokens_mlm_and_replace_mlm():
-  from configs.ablations import table3_all_tokens_mlm, table3_replace_mlm
+  from configs import ablations
 
-  given = table3_all_tokens_mlm.get_config()
-  assert config_lib.resolve(table3_replace_mlm.get_config()).objective.encoder_mlm_weight == 1
+  given = ablations.get_config("table3_all_tokens_mlm")
+  assert config_lib.resolve(ablations.get_config("table3_replace_mlm")).objective.encoder_mlm_weight == 1
   assert config_lib.resolve(given).objective.encoder_mlm_weight == pytest.approx(1 / 0.15)
   given.objective.encoder_mlm_weight = 2.0
   assert config_lib.resolve(given).objective.encoder_mlm_weight == 2

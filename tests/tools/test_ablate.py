@@ -12,7 +12,7 @@ from electra_jax.tools import ablate, ablate_quality, ablate_report, appendix_e
 from tests.conftest import ROOT
 from tests.objectives.test_ablation_runs import write_corpus
 
-RECIPES = ["configs/ablations/table3_electra.py:tiny", "configs/ablations/table3_bert.py:tiny"]
+RECIPES = ["ablations:table3_electra,tiny", "ablations:table3_bert,tiny"]
 SMALL = ["model.hidden_size=16", "model.embedding_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
          "data.sequence_length=16", "data.tokenizer.vocab_size=100", "data.heldout_share=0.5", "data.num_workers=1",
          "data.reader=threads", "train.batch_size=8", "optimizer.name=adamw", "log.tensorboard=false",
@@ -34,7 +34,7 @@ def test_equal_flops_give_each_recipe_its_own_steps(tmp_path):
 
 
 def test_warm_up_and_stages_follow_the_steps(tmp_path):
-  recipes = ["configs/base.py", "configs/ablations/figure3_two_stage.py"]
+  recipes = ["configs/base.py", "ablations:figure3_two_stage"]
   base, two_stage = ablate.plan(recipes, str(tmp_path), num_steps=7660, total_flops=None)
   assert base.config.optimizer.warmup_steps == 100 and two_stage.config.objective.generator_steps == 3830
   (fixed,) = ablate.plan(recipes[:1], str(tmp_path), num_steps=7660, total_flops=None,
@@ -43,7 +43,7 @@ def test_warm_up_and_stages_follow_the_steps(tmp_path):
 
 
 def test_equal_data_is_shared_and_masks_do_not_count(tmp_path):
-  rows = ablate.plan([*RECIPES, "configs/ablations/roberta_table2_doc_sentences.py:tiny"], str(tmp_path), num_steps=4,
+  rows = ablate.plan([*RECIPES, "ablations:roberta_table2_doc_sentences,tiny"], str(tmp_path), num_steps=4,
                      total_flops=None, num_seeds=2)
   assert len({row.config.data.shards_path for row in rows[:4]}) == 1 and rows[0].config.data.masking != (
     rows[2].config.data.masking)

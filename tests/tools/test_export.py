@@ -12,8 +12,7 @@ import safetensors.numpy
 import transformers
 from flax import serialization
 
-from configs import bert_original_base, bert_small, roberta_base, tiny
-from configs.ablations import tying_all
+from configs import base, bert_original_base, bert_small, roberta_base, tiny
 from electra_jax import checkpoints, inference, metrics, pretrained, published, sharding
 from electra_jax import config as config_lib
 from electra_jax.data import sentences, tokenizers
@@ -30,8 +29,8 @@ RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
   "electra": (tiny, {}, "sentencepiece", {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
   "electra, shared embeddings": (tiny, {"objective.weight_tying": "embeddings"}, "sentencepiece", {
     "discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
-  "electra, one encoder": (tying_all, {}, "wordpiece", {"discriminator": "ElectraForPreTraining",
-                                                        "generator": "ElectraForMaskedLM"}),
+  "electra, one encoder": (base, {"objective.weight_tying": "all", "generator.width_fraction": 1.0}, "wordpiece", {
+    "discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
   "roberta": (roberta_base, {}, "byte_bpe", {"": "RobertaForMaskedLM"}),
   "bert": (bert_original_base, {}, "wordpiece", {"": "BertForPreTraining"}),
   "bert, without NSP": (bert_small, {}, "sentencepiece_bpe", {"": "BertForMaskedLM"}),
