@@ -1,4 +1,4 @@
-"""How does a recipe become the one frozen config of a run? Derive, check (config_rules.py), freeze, save, diff."""
+"""The config of a run: derived from a recipe, checked (config_rules.py), frozen, saved, compared."""
 
 import contextlib
 import json

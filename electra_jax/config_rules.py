@@ -1,4 +1,4 @@
-"""Which configurations make sense? One list of all faults, each with its key, what it is and what it may be.
+"""Rules of the configuration: every fault in one list, each with its key, what it is and what it may be.
 
 Every key of configs/common.py that can be wrong has its rule here; `config.resolve` asks for them.
 """

@@ -1,4 +1,4 @@
-"""How does the project tell a user what went wrong? In four parts: what, got, allowed, fix."""
+"""Errors that a user can repair, in four parts: what, got, allowed, fix."""
 
 import difflib
 import functools

@@ -1,4 +1,4 @@
-"""How does a picture come to be? An empty figure, the looks of its axes, a file that appears whole."""
+"""Figures: an empty one, the looks of its axes, a file that appears whole."""
 
 import os
 

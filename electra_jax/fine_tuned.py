@@ -1,4 +1,4 @@
-"""What does a fine-tuned model say? Classes of a text or pair, tags of words, the best choice, an answer in a text.
+"""Answers of a fine-tuned model: classes of a text or pair, tags of words, the best choice, an answer in a text.
 
 Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
 there; `Said.was_cut` tells.

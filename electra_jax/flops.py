@@ -1,4 +1,4 @@
-"""How many floating-point operations does training cost? Two conventions, never mixed: ours for MFU, the paper's for
+"""Floating-point operations of training: two conventions, never mixed: ours for MFU, the paper's for
 tables (ELECTRA Appendix C). Counting needs no jax.
 
 A multiplication and an addition are two operations in both. Terms are per training step, over the global batch.

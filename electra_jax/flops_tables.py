@@ -1,4 +1,4 @@
-"""What does each row of the papers' tables cost, by our count? ELECTRA Tables 1 and 2; its Appendix C's convention.
+"""Costs of the rows of the papers' tables, by our count: ELECTRA Tables 1 and 2; its Appendix C's convention.
 
 Paper figures are those of the preprint (two digits) and, where a row says ICLR, of the conference version.
 """

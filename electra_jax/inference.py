@@ -1,4 +1,4 @@
-"""How does a trained run answer? Fill masks, find replaced tokens, corrupt a batch as the generator does.
+"""Answers of a trained run: fill masks, find replaced tokens, corrupt a batch as the generator does.
 
 `load` reads a workdir; everything else is a pure function of the loaded run and texts. ELECTRA answers with its
 generator (masks) and its discriminator (replaced tokens), section 2 of its paper; BERT and RoBERTa with their MLM head.

@@ -1,4 +1,4 @@
-"""What does a pre-training read? Its tokenizer and shards, and a function from the step to the batch."""
+"""Data of a pre-training: its tokenizer and shards, and the batches of its steps."""
 
 import os
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How much memory does a training step take on each device? The state by its shardings, the rest by the compiler."""
+"""Memory of a training step on each device: the state by its shardings, the rest by the compiler."""
 
 import math
 from dataclasses import dataclass

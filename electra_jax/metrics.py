@@ -1,4 +1,4 @@
-"""How do (sum, weight) pairs become numbers, and where are the numbers kept? JSONL, TensorBoard, Weights & Biases.
+"""Metrics, from (sum, weight) pairs to numbers, and where they are kept: JSONL, TensorBoard, Weights & Biases.
 
 Means are taken once, over all steps, micro-batches and devices of a window or an evaluation: sum of sums over sum of
 weights, never a mean of means.

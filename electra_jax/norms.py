@@ -1,4 +1,4 @@
-"""How long are hundreds of arrays, together, one by one and by group? For clipping, LAMB's ratios and the logs."""
+"""Norms of parameter trees: global, per array, per group; for clipping, LAMB's ratios and the logs."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""What do the fine-tuned networks of several seeds answer, and how good is it? Every example counts exactly once."""
+"""Predictions of the fine-tuned networks of several seeds, and their scores: every example counts exactly once."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What does fine-tuning start from? The kept encoder of a run, of a fine-tuned run, or of published weights."""
+"""Encoders that fine-tuning starts from: of a run, of a fine-tuned run, or of published weights."""
 
 import functools
 import os

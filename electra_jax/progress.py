@@ -1,4 +1,4 @@
-"""How fast is the run, and when will it end? The step timer (tokens/s, MFU) and the progress on the console."""
+"""Speed and progress of a run: the step timer (tokens/s, MFU) and the console."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""How does a published model become one that answers? Its weights, sizes and vocabulary as parts of a run."""
+"""Published models as parts of a run: their weights, sizes and vocabulary."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""How is what was trained read back? A run's workdir, a fine-tuned one, or published weights become a Run."""
+"""Loading of what was trained: a run's workdir, a fine-tuned one, or published weights become a Run."""
 
 import json
 import os

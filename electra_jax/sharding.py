@@ -1,4 +1,4 @@
-"""Where does each array live? One mesh data x fsdp x tensor, one table of rules, one function that places batches."""
+"""Sharding: one mesh data x fsdp x tensor, one table of rules, one function that places batches."""
 
 import math
 import re

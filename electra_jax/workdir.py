@@ -1,4 +1,4 @@
-"""Whose is a workdir? A run claims it before it makes anything there, and writes config.json once its data is open."""
+"""Workdirs: a run claims one before it makes anything there, and writes config.json once its data is open."""
 
 import contextlib
 import datetime

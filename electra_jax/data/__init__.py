@@ -1,1 +1,1 @@
-"""How does text become batches? Documents -> token ids -> packed examples -> shards -> masked batches; no jax here."""
+"""From text to batches: documents -> token ids -> packed examples -> shards -> masked batches; no jax here."""

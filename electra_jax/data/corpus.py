@@ -1,4 +1,4 @@
-"""Where do a run's tokenizer and shards come from? What exists is used; what does not is made, and said so."""
+"""A run's tokenizer and shards: what exists is used; what does not is made, and said so."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How is the data's randomness made? By hashing counters: no generator state, so nothing to save, replay or share.
+"""Randomness of the data by hashing counters: no generator state, so nothing to save, replay or share.
 
 A random number is `mix` (the output function of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom
 number generators", 2014) of everything that it may depend on. It is therefore the same on every host, in every

@@ -1,4 +1,4 @@
-"""What is an example, and what must be known to pack one? The types that the input formats share."""
+"""Examples and what must be known to pack one: the types that the input formats share."""
 
 from typing import NamedTuple
 

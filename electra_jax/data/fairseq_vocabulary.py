@@ -1,4 +1,4 @@
-"""Which ids does fairseq give to GPT-2's tokens? RoBERTa's vocabulary, from the three files that fairseq reads."""
+"""fairseq's vocabulary: the ids that it gives to GPT-2's tokens, from the three files that it reads (RoBERTa)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How is a token masked? Which positions are chosen, and what is put there (ELECTRA section 2, RoBERTa 4.1).
+"""Masking of tokens: the chosen positions, and what is put there (ELECTRA section 2, RoBERTa 4.1).
 
 Everything is a hash of (seed, epoch, example id, position): a mask depends on its example and epoch alone, never on
 the other rows of the batch, the host, or the number of restarts. Masks are new in each epoch ("dynamic", RoBERTa

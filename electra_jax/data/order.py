@@ -1,4 +1,4 @@
-"""Which examples make up the global batch of step t? A pure function of (seed, t), in O(batch) memory.
+"""Order of the examples: the global batch of step t as a pure function of (seed, t), in O(batch) memory.
 
 Step t holds the numbers t * batch_size ... of an infinite stream; every `num_examples` of them are an epoch: one keyed
 permutation of all example ids. Resuming needs only the step, and any number of hosts sees the same global batches.

@@ -1,4 +1,4 @@
-"""How do documents become examples of a fixed length? The input formats of the papers, in pure Python.
+"""Packing of documents into examples of a fixed length: the input formats of the papers, in pure Python.
 
 A document arrives as lists of token ids, one per paragraph (a "sentence" in RoBERTa's words: the line of the source).
 SEGMENT-PAIR, SENTENCE-PAIR, FULL-SENTENCES and DOC-SENTENCES are RoBERTa section 4.2 (Table 2); ELECTRA is the

@@ -1,4 +1,4 @@
-"""How are the pairs of next sentence prediction (NSP) made? BERT's input formats (RoBERTa section 4.2, Table 2).
+"""Pairs of next sentence prediction (NSP): BERT's input formats (RoBERTa section 4.2, Table 2).
 
 Each token of a document comes out exactly once and in order, as A or as the true continuation B; a random B is a copy
 of another document's tokens.

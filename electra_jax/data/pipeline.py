@@ -1,4 +1,4 @@
-"""How do batches reach the training loop? `batch_at(step)` makes one from the shards; tf.data or threads run ahead.
+"""Batches for the training loop: made from the shards, one a step; tf.data or threads run ahead.
 
 `batch_at` is pure NumPy and depends on the step alone, so both readers give the same bytes and a run can start at any
 step. This is the only file that imports TensorFlow, and only when its reader is used.

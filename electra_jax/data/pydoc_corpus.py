@@ -1,4 +1,4 @@
-"""Where does English come from without a download? From the documentation that the installed Python carries.
+"""The embedded corpus: English without a download, the documentation that the installed Python carries.
 
 The embedded corpus `pydoc:` is the Python language reference (`pydoc_data.topics`) and the docstrings of the standard
 library and of the packages that this project installs, cleaned to sentences. Sources are read, never imported. One

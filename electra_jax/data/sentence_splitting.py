@@ -1,4 +1,4 @@
-"""What is a sentence of a paragraph? The paragraph itself (one sentence a line, as BERT's input has it), or by rule.
+"""Sentences of a paragraph: the paragraph itself (one sentence a line, as BERT's input has it), or by rule.
 
 The formats of RoBERTa section 4.2 are made of sentences. A corpus with a sentence on each line needs nothing; running
 text is split by the rules of Wikimedia's sentencex (abbreviations, numbers, quotes; of many languages).

@@ -1,4 +1,4 @@
-"""How does a sentence of a user become ids, with its masks and character offsets, and ids a sentence again?"""
+"""Sentences of a user: to ids with masks and character offsets, and back."""
 
 import codecs
 import re

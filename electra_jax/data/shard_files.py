@@ -1,4 +1,4 @@
-"""How are shards written so that a kill or a full disk harms nothing? Beside their place, then moved there whole."""
+"""Writing of shards so that a kill or a full disk harms nothing: next to their place, then moved there whole."""
 
 import contextlib
 import io

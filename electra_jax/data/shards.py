@@ -1,4 +1,4 @@
-"""How do packed examples live on disk, and how is one read? Checksummed, memory-mapped shards with a manifest.
+"""Packed examples on disk: checksummed, memory-mapped shards with a manifest.
 
 A directory holds `manifest.json` and, for each split, `train/00000.npy ...`: integer arrays [examples, 2 + length]
 with the columns num_tokens, second_segment_start, (of formats with NSP: nsp_label,) ids; and `train/lengths.npy`, the

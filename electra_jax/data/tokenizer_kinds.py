@@ -1,4 +1,4 @@
-"""How does text become token ids, and back? SentencePiece, WordPiece (BERT) and byte-level BPE (RoBERTa section 4.4).
+"""Tokenizers, text to ids and back: SentencePiece, WordPiece (BERT), byte-level BPE (RoBERTa section 4.4).
 
 A tokenizer is defined by one or two published files (`file_names`) and the fact whether it lowercases.
 Special ids are looked up in the vocabulary by name, never assumed. In a corpus a literal "[MASK]" or "<mask>" is plain

@@ -1,4 +1,4 @@
-"""Where does a run's tokenizer come from? Load one (saved by us or published), or train one on the corpus.
+"""Loading of tokenizers (saved by us or published), and training of one on the corpus.
 
 The kinds are in `tokenizer_kinds`, their training in `tokenizer_training`; this file holds the table and the disk.
 """

@@ -1,4 +1,4 @@
-"""What is in a fairseq RoBERTa? Its `model.pt`, of any version of fairseq."""
+"""Reading of fairseq's RoBERTa: its `model.pt`, of any version of fairseq."""
 
 import argparse
 import os

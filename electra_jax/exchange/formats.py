@@ -1,4 +1,4 @@
-"""Whose weights lie in a folder? One row for each code base whose files can be read."""
+"""Formats of published weights: one row for each code base whose files can be read."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What is in a Hugging Face folder, and how is one written? model.safetensors (or .bin, or shards) and config.json."""
+"""Hugging Face folders, read and written: model.safetensors (or .bin, or shards) and config.json."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What does config.json say? Hugging Face's description of a model from ours, and ours from theirs."""
+"""config.json: Hugging Face's description of a model from ours, and ours from theirs."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""How do imported weights become the parameters that a run starts from? What fits is taken, the rest starts fresh."""
+"""Initial parameters from imported weights: what fits is taken, the rest starts fresh."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What is each parameter called elsewhere? One table per family, read in both directions (Hugging Face's names)."""
+"""Names of parameters elsewhere: one table per family, read in both directions (Hugging Face's names)."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What should the reader of a published model know? README.md with its data, steps, FLOPs and evaluation."""
+"""Model card of a published model: README.md with its data, steps, FLOPs and evaluation."""
 
 from electra_jax import flops
 

@@ -1,4 +1,4 @@
-"""How is a SentencePiece model said in the words of the `tokenizers` library, so that both give the same ids?
+"""SentencePiece models in the words of the `tokenizers` library, so that both give the same ids.
 
 Its normaliser replaces the longest sequence at each place by a table (NFKC, with case folding in ours); the library's
 takes whole graphemes, looks up how they begin, and loses the rest. Separators that no text has make each grapheme a

@@ -1,4 +1,4 @@
-"""What is in a released TensorFlow checkpoint? google-research/bert and google-research/electra, by variable name.
+"""Released TensorFlow checkpoints: google-research/bert and google-research/electra, by variable name.
 
 The names follow from the one table of `mapping`: what Hugging Face calls `encoder.layer.7.output.LayerNorm.weight` is
 `encoder/layer_7/output/LayerNorm/gamma` there. Kernels are [in, out], so they are transposed on the way.

@@ -1,4 +1,4 @@
-"""Which files make transformers' AutoTokenizer give our ids? tokenizer.json and its two companions, for every kind.
+"""Files from which transformers' AutoTokenizer gives our ids: tokenizer.json and its two companions, for every kind.
 
 Special tokens are registered there, so that "[MASK]" in a text means the mask, as its pipelines expect and our own
 `Tokenizer.encode` has it. With `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` it is plain text, as in

@@ -1,4 +1,4 @@
-"""What does every reader of this folder give? Networks as Hugging Face would store them, whatever the files were."""
+"""Weights as every reader of this folder gives them: networks as Hugging Face would store them."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What is the encoder of every system here? BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
+"""The encoder of every system here: BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which elements does dropout drop? A hash of (key, position) says it, so no mask is ever stored or sent.
+"""Dropout by a hash of (key, position), so that no mask is ever stored or sent.
 
 The same element gets the same bits on every device, under every sharding, and in the backward pass. Compilers fuse the
 hash into what surrounds it; drawing the bits with a generator writes them to memory and reads them twice.

@@ -1,4 +1,4 @@
-"""How do generator and kept encoder hang together? Two encoders and what they share (ELECTRA sections 2 and 3.2)."""
+"""Generator and kept encoder: two encoders and what they share (ELECTRA sections 2 and 3.2)."""
 
 import dataclasses
 import functools

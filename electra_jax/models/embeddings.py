@@ -1,4 +1,4 @@
-"""How do ids become vectors? Token + position + segment tables, layer norm, dropout (BERT; RoBERTa's offset)."""
+"""Embeddings: token + position + segment tables, layer norm, dropout (BERT; RoBERTa's offset)."""
 
 import flax.linen as nn
 import jax.numpy as jnp

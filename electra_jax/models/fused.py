@@ -1,4 +1,4 @@
-"""Which steps of a layer carry a gradient of their own? Those that memory traffic decides: norm, dropout, GELU.
+"""Steps of a layer with gradients of their own, those that memory traffic decides: norm, dropout, GELU.
 
 Differentiated step by step they would keep float32 intermediates of the activations' size, and read the gradients
 again for each bias. Written out, they keep one 16-bit array, and a GPU's kernel (`gpu_rows`) returns every gradient.

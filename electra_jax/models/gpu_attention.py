@@ -1,4 +1,4 @@
-"""How does attention with dropout run without a score matrix in memory? Triton kernels, written in Pallas.
+"""Attention with dropout without a score matrix in memory: Triton kernels, written in Pallas.
 
 One program takes the queries of one block, of one head, of one example (Dao 2023, "FlashAttention-2"). The dropout of
 a weight is hashed from (example, head, query, key), so that both directions agree and nothing is stored. Each function

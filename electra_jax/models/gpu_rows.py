@@ -1,4 +1,4 @@
-"""How do layer norm, dropout and their gradients take one pass over memory? Triton kernels, written in Pallas.
+"""Layer norm, dropout and their gradients in one pass over memory: Triton kernels, written in Pallas.
 
 A program walks down a strip of rows, and adds up what the biases and the layer norm's parameters get on its way.
 Each function is jitted by itself: layers that are alike are traced and lowered once.

@@ -1,4 +1,4 @@
-"""What sits on top of an encoder? Heads of pre-training (masked LM, replaced tokens, ...) and of fine-tuning."""
+"""Heads on top of an encoder: of pre-training (masked LM, replaced tokens, ...) and of fine-tuning."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""Which stretch of the text is the answer, if its end depends on its start? ELECTRA's question-answering head.
+"""Answer spans whose end depends on their start: ELECTRA's question-answering head.
 
 Its paper as published (section 3.1) takes XLNet's module for SQuAD, which predicts start and end jointly, and a
 classifier for "no answer". So p(start, end) = p(start) p(end | start): training gives the head the right start,

@@ -1,4 +1,4 @@
-"""Which activations of a layer wait for the backward pass, and which are computed anew there? (`train.remat`)"""
+"""Rematerialisation: which activations of a layer are kept for the backward pass (`train.remat`)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What is one post-layer-norm Transformer layer? (Vaswani et al. 2017, as BERT, RoBERTa and ELECTRA use it.)"""
+"""A post-layer-norm Transformer layer (Vaswani et al. 2017, as BERT, RoBERTa and ELECTRA use it)."""
 
 import dataclasses
 

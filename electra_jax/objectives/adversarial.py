@@ -1,4 +1,4 @@
-"""What if the generator tries to fool the discriminator? REINFORCE with a learned baseline (ELECTRA Appendix D).
+"""Adversarial generator: REINFORCE with a learned baseline against the discriminator (ELECTRA Appendix D).
 
 The generator never hears which token was right: it is paid for what the discriminator gets wrong.
 

@@ -1,4 +1,4 @@
-"""Can MLM learn from all tokens? All-Tokens MLM predicts every one, with a copy gate (ELECTRA section 3.5, 84.3).
+"""All-Tokens MLM: predicts every token, with a copy gate (ELECTRA section 3.5, 84.3).
 
 Memory: vocabulary logits at every position are batch x length x vocabulary; raise train.accumulation_steps.
 """

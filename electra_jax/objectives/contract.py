@@ -1,4 +1,4 @@
-"""What must an objective provide? A named tuple of pure functions, as optax's transformations are."""
+"""The protocol of an objective: a named tuple of pure functions, as optax's transformations are."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Does a sentence-level task help: was the entire input left as it was? (ELECTRA Appendix F: it hurts a little)"""
+"""A sentence-level task: whether the entire input was left as it was (ELECTRA Appendix F: it hurts a little)."""
 
 import jax
 import jax.numpy as jnp

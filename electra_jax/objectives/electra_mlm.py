@@ -1,4 +1,4 @@
-"""What does ELECTRA say as a masked LM? Both networks together name the original of a masked token (Appendix E).
+"""ELECTRA as a masked LM: both networks together name the original of a masked token (Appendix E).
 
 An optimal discriminator knows the data: D = p_data (a + p_G) / (a p_data + p_G), which is solved for p_data. The
 context c hides one token. So each candidate costs a pass of the discriminator, over the text with it in place.

@@ -1,4 +1,4 @@
-"""Where do replacements come from? A masked LM that learns beside the encoder, or token counts (ELECTRA section 3.2).
+"""Generators of replacements: a masked LM that learns next to the encoder, or token counts (ELECTRA section 3.2).
 
 Every objective with a generator begins with the same step, `make`: predict the masked tokens, draw, replace.
 """

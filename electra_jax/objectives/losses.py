@@ -1,4 +1,4 @@
-"""How is a prediction scored? Sums, never means: who divides, and by what, is decided over the whole global batch."""
+"""Losses as sums, never means: who divides, and by what, is decided over the whole global batch."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What can a trained run compute? For each objective the forward passes that prediction needs, without dropout."""
+"""Forward passes of a trained run, for each objective: what prediction needs, without dropout."""
 
 import functools
 from collections.abc import Callable

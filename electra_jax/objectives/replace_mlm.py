@@ -1,4 +1,4 @@
-"""What does [MASK] cost, which fine-tuning never shows? Replace MLM fills the masks (ELECTRA section 3.5, 82.4)."""
+"""Replace MLM: MLM whose masks a generator fills, so that [MASK] is never shown (ELECTRA section 3.5, 82.4)."""
 
 import jax
 

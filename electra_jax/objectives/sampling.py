@@ -1,4 +1,4 @@
-"""How are replacements drawn and put in place? x̂ ~ p_G at the masked positions (ELECTRA section 2)."""
+"""Sampling of replacements: x̂ ~ p_G at the masked positions (ELECTRA section 2)."""
 
 import jax
 import jax.numpy as jnp

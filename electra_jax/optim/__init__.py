@@ -1,4 +1,4 @@
-"""How do gradients become a parameter update? One chain for every optimizer (ELECTRA Table 4, RoBERTa Table 9).
+"""Optimizers: one chain from gradients to a parameter update (ELECTRA Table 4, RoBERTa Table 9).
 
 Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> layer-wise
 rates (fine-tuning) -> schedule -> minus.

@@ -1,4 +1,4 @@
-"""What is Adam with decoupled weight decay, with and without bias correction? (RoBERTa section 2.4)"""
+"""Adam with decoupled weight decay, with and without bias correction (RoBERTa section 2.4)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What is LAMB? AdamW's direction, rescaled per parameter to the parameter's own norm (ELECTRA Appendix A)."""
+"""LAMB: AdamW's direction, rescaled per parameter to the parameter's own norm (ELECTRA Appendix A)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How much slower do lower layers learn in fine-tuning? Layer-wise rate decay (ELECTRA Table 5, Appendix B)."""
+"""Layer-wise learning-rate decay of fine-tuning (ELECTRA Table 5, Appendix B)."""
 
 import re
 

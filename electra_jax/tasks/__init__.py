@@ -1,4 +1,4 @@
-"""Which tasks are there? A row for each name that --config.task.name takes; `make` builds it."""
+"""Tasks of fine-tuning: a row for each name that --config.task.name takes; `make` builds it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which rows are in a batch of fine-tuning, in which order, how long are they, and when are the dev splits scored?"""
+"""Batches of fine-tuning: their rows, order and length, and when the dev splits are scored."""
 
 import functools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What must a task of fine-tuning provide? A named tuple of pure functions, like an objective of pre-training."""
+"""The protocol of a task of fine-tuning: a named tuple of pure functions, like an objective of pre-training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What do several fine-tuned runs answer together? The mean of their probabilities (RoBERTa: 5 to 7 runs a task)."""
+"""Ensembles of fine-tuned runs: the mean of their probabilities (RoBERTa: 5 to 7 runs a task)."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""How is an example shown to the encoder? [CLS] A [SEP], [CLS] A [SEP] B [SEP] (RoBERTa: </s></s>), words with tags."""
+"""Features of an example: [CLS] A [SEP], [CLS] A [SEP] B [SEP] (RoBERTa: </s></s>), words with tags."""
 
 from collections.abc import Mapping, Sequence
 

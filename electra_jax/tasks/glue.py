@@ -1,4 +1,4 @@
-"""What are GLUE's tasks? A row each: files, columns, labels, metrics, and what the test server wants to see."""
+"""GLUE's tasks, a row each: files, columns, labels, metrics, and what the test server wants to see."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What do spans become whose end depends on their start? Candidates of a window, and those of several runs as one.
+"""Spans whose end depends on their start: candidates of a window, and those of several runs as one.
 
 A joint span head gives [features, 1 + best, 4]: log p(start), log p(end | start), start, end (`models/joint_spans.py`);
 first [CLS] as both, then the spans, of which -1 ends the list.

@@ -1,4 +1,4 @@
-"""What does fine-tuning minimise? For each kind of head a loss for every row of the batch."""
+"""Losses of fine-tuning: for each kind of head a loss for every row of the batch."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Which noun phrases are in a sentence? spaCy's parser, or a few rules where it is not installed."""
+"""Noun phrases of a sentence: spaCy's parser, or a few rules where it is not installed."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How did the dev scores develop? One line a seed and their median, as a PNG."""
+"""Curves of the dev scores: one line a seed and their median, as a PNG."""
 
 from collections.abc import Sequence
 

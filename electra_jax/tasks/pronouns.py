@@ -1,4 +1,4 @@
-"""How is WNLI a ranking? What the pronoun means must score higher than the sentence's other noun phrases.
+"""WNLI as a ranking: what the pronoun means must score higher than the sentence's other noun phrases.
 
 RoBERTa section 5.1, with the margin ranking loss of Kocijan et al. (2019).
 """

@@ -1,4 +1,4 @@
-"""What is RACE? Four sequences a question, each the passage with one answer, and a choice between their [CLS].
+"""RACE: four sequences a question, each the passage with one answer, and a choice between their [CLS].
 
 RoBERTa section 5.3: "We truncate question-answer pairs that are longer than 128 tokens and, if needed, the passage so
 that the total length is at most 512 tokens."

@@ -1,4 +1,4 @@
-"""How good are predictions? Metrics of GLUE by scikit-learn and scipy, entities of tagging, medians over seeds.
+"""Scores of predictions: metrics of GLUE by scikit-learn and scipy, entities of tagging, medians over seeds.
 
 A prediction or score that is no number makes its metric NaN; NaN is never the best of several and enters no median.
 """

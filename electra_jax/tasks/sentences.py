@@ -1,4 +1,4 @@
-"""How are sentences and pairs classified, rated or tagged? What GLUE and a user's own data have in common."""
+"""Sentences and pairs, classified, rated or tagged: what GLUE and a user's own data have in common."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What are SQuAD 1.1 and 2.0? Windows over a context, answers as exact slices of it, and "there is no answer".
+"""SQuAD 1.1 and 2.0: windows over a context, answers as exact slices of it, and "there is no answer".
 
 RoBERTa section 5.2: of v2.0 a classifier on [CLS] says whether a question has an answer, trained jointly by summing its
 loss and the spans'. Of v1.1 that head stands idle. Start and end are predicted independently (BERT, RoBERTa) or the end

@@ -1,4 +1,4 @@
-"""How good are answers? SQuAD's official exact match and F1, of v1.1 and of v2.0 with its threshold for "no answer".
+"""Scores of answers: SQuAD's official exact match and F1, of v1.1 and of v2.0 with its threshold for "no answer".
 
 All shares are in [0, 1]; the official scripts print percent.
 """

@@ -1,4 +1,4 @@
-"""What does the test server get? GLUE's TSV files under their exact names in a zip, every line counted."""
+"""Submissions to the test server: GLUE's TSV files under their exact names in a zip, every line counted."""
 
 import json
 import os

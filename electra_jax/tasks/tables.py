@@ -1,4 +1,4 @@
-"""How is a fine-tuning told? A Markdown table over the seeds, with the papers' rows beside it."""
+"""The table of a fine-tuning: Markdown over the seeds, next to the papers' rows."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""How fast are the train step of a recipe, and its data, on this machine?
+"""Speed of the train step of a recipe, and of its data, on this machine.
 
 `step` compiles the real train step, runs it on synthetic rows and prints JSON; `data` is in `bench_data`.
 """

@@ -1,4 +1,4 @@
-"""How fast are preparation and reading on this machine? Both on the same text, beside what others offer."""
+"""Speed of preparation and reading on this machine: both on the same text, next to what others offer."""
 
 import contextlib
 import copy

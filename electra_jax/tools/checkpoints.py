@@ -1,4 +1,4 @@
-"""What is in a checkpoint, how do two differ, and what is the mean of the last ones?"""
+"""Contents of a checkpoint, differences of two, and the mean of the last ones."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Would a recipe fit into a TPU slice that is not here, and how fast could it be? Its real train step, compiled."""
+"""Memory and speed of a recipe on a TPU slice that is not here: its real train step, compiled."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Which collectives does a compiled program contain, how often do they run, and how many bytes do they move?"""
+"""Collectives of a compiled program: how often they run, and how many bytes they move."""
 
 import math
 import re

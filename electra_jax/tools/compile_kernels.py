@@ -1,4 +1,4 @@
-"""How long do the kernels of a compiled program take, by the TPU compiler's own estimate?
+"""Times of the kernels of a compiled program, by the TPU compiler's own estimate.
 
 The compiler writes beside each kernel the cycles that it expects, and chooses kernels by them. They know the memory
 that a kernel really reads, its layout and the vector units, which no data sheet does. Nobody has timed them here.

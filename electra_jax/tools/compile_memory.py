@@ -1,4 +1,4 @@
-"""How much memory does a program need, said before its machine code is made? Most of a TPU compiler's time goes there.
+"""Memory of a program before its machine code is made, where most of a TPU compiler's time goes.
 
 The compiler is asked to note its stages in files, in a process of its own that ends once the memory is assigned.
 """

@@ -1,4 +1,4 @@
-"""What is compiled for devices that are not here? A slice of TPUs without its chips, and the train step for it."""
+"""Programs for devices that are not here: a slice of TPUs without its chips, and the train step for it."""
 
 import contextlib
 import math

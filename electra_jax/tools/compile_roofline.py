@@ -1,4 +1,4 @@
-"""How long would a compiled training step take on a chip at best? Arithmetic, memory, interconnect."""
+"""Least time of a compiled training step on a chip: arithmetic, memory, interconnect."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""How does a run become files that Hugging Face transformers loads? One folder for each of its networks."""
+"""Export of a run as files that Hugging Face transformers loads: one folder for each of its networks."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What did the papers' models cost, by our count beside theirs, and what will my config cost on which hardware?"""
+"""Costs of the papers' models, by our count next to theirs, and of a config on any hardware."""
 
 import csv
 import json

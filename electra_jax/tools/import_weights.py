@@ -1,4 +1,4 @@
-"""How does a published model become a folder that runs start from? Its weights under our names, config, tokenizer."""
+"""Import of a published model as a folder that runs start from: weights under our names, config, tokenizer."""
 
 import datetime
 import json

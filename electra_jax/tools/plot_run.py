@@ -1,4 +1,4 @@
-"""How did the runs go? Draws the curves of one or several workdirs into one picture."""
+"""Curves of one or several workdirs in one picture."""
 
 import argparse
 import math

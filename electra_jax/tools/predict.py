@@ -1,4 +1,4 @@
-"""What does a trained run say about my sentence? Fills masks, marks words that look replaced (ELECTRA Figure 2)."""
+"""Answers of a trained run about a sentence: fills masks, marks words that look replaced (ELECTRA Figure 2)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How do a run's answers look? In colour on a terminal, with brackets elsewhere."""
+"""Answers of a run on the screen: in colour on a terminal, with brackets elsewhere."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What can be asked of a model? One row for each --task: what a line holds, who answers, how the answer is written."""
+"""Questions to a model, a row for each --task: what a line holds, who answers, how the answer is written."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""How is a corpus prepared ahead of a run? Tokenizer and shards in one command, for one run or for many."""
+"""Preparation of a corpus ahead of a run: tokenizer and shards in one command, for one run or for many."""
 
 import contextlib
 import os

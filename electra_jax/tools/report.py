@@ -1,4 +1,4 @@
-"""What is there to know about a run? One HTML page without any other file: results, curves, samples, cost, recipe."""
+"""Report of a run: one HTML page without any other file: results, curves, samples, cost, recipe."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""How does a report look? HTML, CSS and SVG of one page that needs no other file, on paper, light and dark."""
+"""Page of a report: HTML, CSS and SVG without any other file, on paper, light and dark."""
 
 import html
 import io

@@ -1,4 +1,4 @@
-"""Whose recipe is a run, and where does it depart from it? Its config beside those of configs/, key by key."""
+"""Recipe of a run, and where it departs from it: its config next to those of configs/, key by key."""
 
 import glob
 import json

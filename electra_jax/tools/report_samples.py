@@ -1,4 +1,4 @@
-"""What does a run say about a few texts it was not trained on? The samples of a report, as HTML."""
+"""Samples of a report: what a run says about a few texts it was not trained on, as HTML."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What does the model see? Rows of a training batch as text: before masking, masked, (after corruption)."""
+"""Rows of a training batch as text: before masking, masked, (after corruption)."""
 
 import functools
 import os

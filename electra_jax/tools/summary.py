@@ -1,4 +1,4 @@
-"""How did a run end? A table of its last evaluation beside what knowing nothing would give."""
+"""Summary of a run: a table of its last evaluation next to what knowing nothing would give."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How do I learn a vocabulary without starting a run? Trains the tokenizer that a recipe describes."""
+"""Training of the tokenizer that a recipe describes, without a run."""
 
 from absl import flags
 
