@@ -174,8 +174,8 @@ def defaults() -> ConfigDict:
   c.checkpoint.every_steps = 5_000  # a final one is always written
   c.checkpoint.keep_last = 2
   c.checkpoint.keep_every_steps = 0  # besides, keep each checkpoint at a multiple of this for ever; 0 = none
-  # Whose parameters to start from: another run's workdir, a Hugging Face folder, a released TensorFlow checkpoint or
-  # fairseq's RoBERTa. Sizes and vocabulary must be those of this run.
+  # Whose parameters to start from: a Hugging Face folder, a released TensorFlow checkpoint or fairseq's RoBERTa, with
+  # their sizes and vocabulary (recipe:continued suits them); or another run's workdir, whose sizes must be this run's.
   c.checkpoint.init_from = ""
 
   # ---- task: fine-tuning (mode=finetune); unused in pre-training
@@ -304,13 +304,27 @@ def long(config: ConfigDict) -> ConfigDict:
   return config
 
 
+def continued(config: ConfigDict) -> ConfigDict:
+  """Published weights, trained on with text of your own: a schedule for megabytes of text and one GPU.
+
+  `--config=configs/bert_base.py:continued --config.checkpoint.init_from=PATH --config.data.path=TEXT`; the sizes are
+  those of the weights. Objective, masks and format stay the recipe's.
+  """
+  config.data.update(sequence_length=min(SHORT_LENGTH, config.data.sequence_length), heldout_share=0.05)
+  config.optimizer.update(name="adamw", learning_rate=5e-5)
+  config.train.update(batch_size=64, num_steps=5000)
+  config.optimizer.warmup_steps = config.train.get_ref("num_steps") // 10  # as in `tiny`
+  config.eval.every_steps = config.checkpoint.every_steps = 500
+  return config
+
+
 def _short_steps(config: ConfigDict) -> int:
   return config.train.num_steps * 9 // 10
 
 
 def variant(config: ConfigDict, argument: str | None) -> ConfigDict:
   """Applies the part of `--config=FILE:argument` after the colon; the recipes end with this call."""
-  variants = {"": lambda c: c, "tiny": tiny, "fast": fast, "short": short, "long": long}
+  variants = {"": lambda c: c, "tiny": tiny, "fast": fast, "short": short, "long": long, "continued": continued}
   if config.objective.name == "rtd":
     variants["released"] = released
   if (argument or "") not in variants:

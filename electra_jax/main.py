@@ -26,6 +26,9 @@ USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBE
   The demo, minutes on a laptop CPU:   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
   ELECTRA-Base on your own text:       python -m electra_jax.main --config=configs/base.py --workdir=runs/base \\
                                            --config.data.path=/path/to/text
+  From published weights, on your text: python -m electra_jax.main --config=configs/bert_base.py:continued \\
+                                           --workdir=runs/mine --config.checkpoint.init_from=/path/to/bert \\
+                                           --config.data.path=/path/to/text
   Fine-tuning on GLUE or your data:    python -m electra_jax.main --config=configs/finetune/glue.py:rte \\
                                            --workdir=runs/rte --config.task.init_from=runs/base \\
                                            --config.task.data_dir=/path/to/glue

@@ -52,6 +52,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   """
   # ---- Set up: the config, the data, and what the run is made of.
   start_up = progress.StartUp()
+  given = published.fit(given, workdir)
   config = config_lib.resolve(given)
   num_steps, updates = config.train.num_steps, config.train.steps_per_dispatch
   mesh = sharding.make_mesh(config.mesh)

@@ -8,19 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
-from electra_jax import sharding
+from electra_jax import checkpoints, sharding
+from electra_jax import config as config_lib
 from electra_jax.data import fairseq_vocabulary, published_source, tokenizers
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, initial, mapping
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
-from electra_jax.objectives import networks
+from electra_jax.objectives import networks, table
 
 HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
 
 HIDDEN_LAYER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}  # of transformers' heads over [CLS]
+
+# What the shapes and the meaning of parameters hang on; dropout and the like are the recipe's.
+ARCHITECTURE = ("hidden_size", "embedding_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act", "layer_norm_eps")
+# Keys of a recipe that `fit` sets.
+FITTED = (*(f"model.{key}" for key in ARCHITECTURE), "model.vocab_size", "generator.hidden_size",
+          "generator.intermediate_size", "generator.num_attention_heads", "generator.num_hidden_layers",
+          "data.tokenizer.kind", "data.tokenizer.lowercase", "data.tokenizer.vocab_size", "data.tokenizer.path",
+          "data.sequence_length", "objective.weight_tying")
 
 NO_VOCABULARY = "The published model has no vocabulary beside it"
 
@@ -95,29 +105,104 @@ def make_params(encoder: networks.Encoder, weights: Weights) -> PyTree:
 
 
 def load_tokenizer(path: str) -> tokenizers.Tokenizer:
-  """The vocabulary beside the weights: in their folder, in that of a pair's first network, or fairseq's three files.
+  """The vocabulary next to the weights.
 
   Raises:
     UserError: there is none, or it cannot be read.
   """
+  return tokenizers.load_tokenizer(vocabulary_folder(path))
+
+
+def vocabulary_folder(path: str) -> str:
+  """Where the vocabulary of published weights lies: their folder, or that of a pair's first network.
+
+  Raises:
+    UserError: there is none.
+  """
   folder = path if os.path.isdir(path) else os.path.dirname(path)
-  parts = [os.path.join(folder, name) for name in fairseq_vocabulary.FILES]
-  if os.path.exists(parts[0]):
-    files = fairseq_vocabulary.vocabulary(*parts)
-    return tokenizers.TOKENIZERS["byte_bpe"].tokenizer(files, lowercase=False, source=folder)
+  if os.path.exists(os.path.join(folder, fairseq_vocabulary.FILES[0])):
+    return folder
   places = [folder, *(os.path.join(folder, name) for name in ("tokenizer", "discriminator", "encoder"))]
   names = ("tokenizer_facts.json", "vocab.txt", "vocab.json", "tokenizer.json")
   for place in places:
     if os.path.isdir(place) and any(name in names or name.endswith(".model") for name in os.listdir(place)):
-      return tokenizers.load_tokenizer(place)
+      return place
   raise UserError(NO_VOCABULARY, got=folder,
                   allowed=f"{', '.join(names[1:])}, *.model, or dict.txt with encoder.json and vocab.bpe",
-                  fix="copy the model's vocabulary into the folder")
+                  fix="copy the model's vocabulary into the folder; a pre-training may name it instead: "
+                  "--config.data.tokenizer.path=...")
 
 
 def is_published(path: str) -> bool:
   """Whether the weights of another code base are there, rather than a run's workdir."""
   return formats.find(path) is not None
+
+
+def fit(given: ConfigDict, workdir: str) -> ConfigDict:
+  """The recipe with sizes and vocabulary of the published weights in `checkpoint.init_from`; else as it is.
+
+  A workdir with checkpoints says itself which those are, so that the weights need no longer be there.
+
+  Raises:
+    UserError: there is nothing to start from, or the weights or their vocabulary cannot be read.
+  """
+  source = given.checkpoint.init_from
+  if not source or "://" in source or (os.path.exists(source) and not is_published(source)):  # none, or a run
+    return given
+  if checkpoints.saved_steps(workdir):
+    before = config_lib.flatten(config_lib.read_record(workdir)["given"])
+    if before.get("checkpoint.init_from") == source:
+      resumed = ConfigDict(given.to_dict())
+      resumed.update_from_flattened_dict({key: before[key] for key in FITTED})
+      return resumed
+  config_lib.check_exists(source)
+  weights, place = formats.read(source), given.data.tokenizer.path or vocabulary_folder(source)
+  tokenizer = tokenizers.load_tokenizer(place)
+  config = adapt(given, weights, tokenizer)
+  config.data.tokenizer.path = place
+  model, case = config.model, "uncased" if tokenizer.lowercase else "cased"
+  print(f"Sizes and vocabulary are those of {source}: {model.num_hidden_layers} layers of {model.hidden_size}, "
+        f"{tokenizer.vocab_size:,} entries ({tokenizer.kind}, {case}), rows of {config.data.sequence_length} tokens.",
+        flush=True)
+  if note := mismatch(weights, config.objective.name):
+    print(f"Note: {note}", flush=True)
+  return config
+
+
+def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.Tokenizer) -> ConfigDict:
+  """The recipe with the sizes of the weights, their vocabulary, a length that their positions reach, and no more
+  sharing between two networks than theirs.
+
+  Raises:
+    UserError: the networks are not built here.
+  """
+  config, sizes = ConfigDict(given.to_dict()), initial.model_keys(weights)
+  config.model.update({key: sizes["model"][key] for key in ARCHITECTURE})
+  config.generator.update(sizes.get("generator", {}))
+  rows = max(tokenizer.vocab_size, *(one.config["vocab_size"] for one in weights.values()))
+  multiple = max(1, config.model.vocab_multiple_size)
+  config.model.vocab_size = -(-rows // multiple) * multiple
+  config.data.tokenizer.update(kind=tokenizer.kind, lowercase=tokenizer.lowercase, vocab_size=tokenizer.vocab_size)
+  config.data.sequence_length = min(config.data.sequence_length,
+                                    config.model.max_position_embeddings - config.model.position_offset)
+  shared = initial.SHARING
+  if len(weights) > 1 and config.objective.weight_tying in shared:
+    config.objective.weight_tying = min(config.objective.weight_tying, initial.sharing(weights), key=shared.index)
+  return config
+
+
+def mismatch(weights: dict[str, Weights], objective: str) -> str:
+  """What to say where the weights were trained otherwise than an objective trains its kept encoder; else ""."""
+  kept = next((one for name, one in weights.items() if name != initial.GENERATOR), None) or weights[initial.GENERATOR]
+  heads = hf_config.heads_of(kept.config, kept.tensors)
+  *_, wanted = table.ROWS[objective].networks.values()  # of the kept encoder
+  if "rtd" in wanted and "rtd_head" not in heads and "mlm_head" in heads:
+    return (f"these weights are of a masked LM, and objective.name={objective} trains a discriminator, whose head "
+            "starts fresh. Recipes that fit: --config=bert_base:continued, --config=roberta_base:continued.")
+  if "rtd" not in wanted and "rtd_head" in heads:
+    return (f"these weights are of a discriminator (ELECTRA), and objective.name={objective} trains a masked LM, whose "
+            "head starts fresh. Recipes that fit: --config=small:continued, --config=base:continued.")
+  return ""
 
 
 def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> tuple[PyTree, str]:

@@ -15,6 +15,7 @@ from electra_jax.exchange.weights import Weights
 GENERATOR = "generator"
 EMBEDDINGS = "embeddings/"  # paths of the tables and of the layer norm behind them
 TABLE = "embeddings/token/embedding"
+SHARING = ("none", "token_embeddings", "embeddings")  # objective.weight_tying, of two networks of any sizes
 VOCABULARY = (TABLE, "mlm_head/output_bias")  # arrays with a row for each token, padded here
 
 
@@ -135,6 +136,18 @@ def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: 
                       got=f"different {path} in discriminator and generator", allowed="equal ones",
                       fix="set --config.objective.weight_tying=token_embeddings where only the other tables differ, or "
                       "none, with equal sizes of the embeddings")
+
+
+def sharing(weights: Mapping[str, Weights]) -> str:
+  """Which embeddings a generator and a discriminator have in common: of SHARING the most."""
+  def is_equal(path):
+    tensors = [one.tensors.get(mapping.their_name(path, one.config["model_type"])) for one in weights.values()]
+    return all(np.array_equal(tensors[0], other) for other in tensors[1:])
+
+  if not is_equal(TABLE):
+    return "none"
+  return "embeddings" if all(map(is_equal, filter(lambda path: path.startswith(EMBEDDINGS), mapping.ENCODER))) else (
+    "token_embeddings")
 
 
 def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:

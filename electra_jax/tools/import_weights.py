@@ -18,7 +18,6 @@ from electra_jax import main as main_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, initial
-from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools import export
 from electra_jax.train_state import TrainState
@@ -37,9 +36,8 @@ USAGE = """Turns published weights into a folder like that of a run, at step 0.
 released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to go on with: its sizes and vocabulary are
 replaced by those of the weights. Parts that the weights lack start fresh, and are named.
 
-Then: python -m electra_jax.main --config=RECIPE --workdir=NEW --config.checkpoint.init_from=runs/bert, with
---config.data.tokenizer.path=runs/bert/tokenizer and the model's sizes, which this tool prints. tools/predict,
-tools/export and tools/checkpoints read the folder as it is."""
+tools/predict, tools/export and tools/checkpoints read the folder as it is. To train on, no import is needed:
+--config.checkpoint.init_from takes the weights themselves, with their sizes and vocabulary (docs/own_text.md)."""
 
 
 def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str = "") -> initial.Start:
@@ -55,7 +53,7 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   """
   weights = formats.read(path)
   tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(path)
-  adapted = adapt(given, weights, tokenizer)
+  adapted = published.adapt(given, weights, tokenizer)
   config = config_lib.resolve(adapted)
   with export.new_folder(out) as partial:
     init = initial_params(config, tokenizer)
@@ -75,24 +73,6 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
     saved.save(TrainState(np.int32(0), start.params, {}), 0)
     saved.close()
   return start
-
-
-def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.Tokenizer) -> ConfigDict:
-  """The recipe with the sizes of the weights, their vocabulary, and a length that their positions reach.
-
-  Raises:
-    UserError: the networks are not built here.
-  """
-  config = ConfigDict(given.to_dict())
-  for branch, keys in initial.model_keys(weights).items():
-    config[branch].update({key: value for key, value in keys.items() if key != "vocab_size"})
-  rows = max(tokenizer.vocab_size, *(one.config["vocab_size"] for one in weights.values()))
-  multiple = max(1, config.model.vocab_multiple_size)
-  config.model.vocab_size = -(-rows // multiple) * multiple
-  config.data.tokenizer.update(kind=tokenizer.kind, lowercase=tokenizer.lowercase, vocab_size=tokenizer.vocab_size)
-  config.data.sequence_length = min(config.data.sequence_length,
-                                    config.model.max_position_embeddings - config.model.position_offset)
-  return config
 
 
 def initial_params(config, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
@@ -128,17 +108,7 @@ def main(argv: list[str]) -> None:
   for what, names in (("Not in the weights, so it starts fresh", start.fresh), ("Not needed here", start.unused)):
     if names:
       print(f"{what}: {', '.join(names)}")
-  print(f"Wrote {FLAGS.out}. Start from it in a new workdir with these keys:\n  "
-        + " \\\n  ".join(f"--config.{key}={value}" for key, value in keys_to_go_on(FLAGS.config, FLAGS.out).items()))
-
-
-def keys_to_go_on(given: ConfigDict, folder: str) -> dict[str, object]:
-  """What a run with the recipe `given` must be told to start from an imported folder."""
-  with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-    adapted = json.load(file)["given"]
-  as_written = json.loads(json.dumps(given.to_dict()))  # JSON has no tuples
-  changed = {key: now for key, (_, now) in config_lib.diff(as_written, adapted).items()}
-  return {"checkpoint.init_from": folder, "data.tokenizer.path": os.path.join(folder, "tokenizer"), **changed}
+  print(f"Wrote {FLAGS.out}.")
 
 
 if __name__ == "__main__":

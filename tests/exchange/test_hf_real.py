@@ -55,7 +55,7 @@ def test_continued_pre_training_starts_at_the_golden_loss(folder, golden):
   """Loss and the gradient of every tensor, from the folder as checkpoint.init_from takes it."""
   arrays, facts, batch, every = golden
   tokenizer = published.load_tokenizer(str(folder))
-  config = config_lib.resolve(import_weights.adapt(recipe(), hf.read(str(folder)), tokenizer))
+  config = config_lib.resolve(published.adapt(recipe(), hf.read(str(folder)), tokenizer))
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape), jax.eval_shape(import_weights.initial_params(config, tokenizer)))
   params, said = published.start_params(str(folder), zeros, tokenizer)
   said = said.replace(str(folder), "")  # whose name may contain any word
