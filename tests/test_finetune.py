@@ -333,8 +333,10 @@ def test_a_length_beyond_the_positions_of_the_model_is_refused(source, tmp_path)
 
 
 def test_faults_of_the_task_are_told_together():
+  given = glue.get_config("rte")
+  given.task.data_dir = ""
   with pytest.raises(UserError) as caught:
-    config_lib.resolve(glue.get_config("rte"))
+    config_lib.resolve(given)
   assert "task.init_from is empty" in str(caught.value) and "task.data_dir is empty" in str(caught.value)
 
 
