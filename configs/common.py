@@ -75,12 +75,13 @@ def defaults() -> ConfigDict:
 
   # ---- data
   c.data = ConfigDict()
-  # Text file, .jsonl[.gz|.zst], .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT], hf:PATH[:SPLIT],
-  # or "pydoc:" (English that Python carries); several with weights: "wiki/*2,books.txt*0.5" (documents.read_documents).
+  # Text file, .jsonl[.gz|.zst], .csv, .tsv, .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT],
+  # hf:PATH[:SPLIT], or "pydoc:" (English that Python carries); several with weights: "wiki/*2,books.txt*0.5"
+  # (documents.read_documents).
   c.data.path = ""
-  c.data.text_field = "text"  # the field of a record (JSONL, Parquet, TFDS) that holds the document
+  c.data.text_field = "text"  # the field of a record (JSONL, CSV, TSV, Parquet, TFDS) that holds the document
   # auto: each file by its name and first bytes (docs/data_formats.md) | what every file is: text (as it stands, also
-  # what looks like a table or markup) | jsonl (an object a line) | json (an array of objects) | parquet
+  # what looks like a table or markup) | jsonl (an object a line) | json (an array of objects) | csv | tsv | parquet
   c.data.text_format = "auto"
   c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
   c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets

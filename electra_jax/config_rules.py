@@ -25,7 +25,7 @@ CHOICES = {
   "objective.name": ROWS,
   "objective.weight_tying": ("token_embeddings", "embeddings", "none", "all"),
   "data.format": ("ELECTRA", "FULL-SENTENCES", "DOC-SENTENCES", "SEGMENT-PAIR", "SENTENCE-PAIR"),
-  "data.text_format": ("auto", "text", "jsonl", "json", "parquet"),
+  "data.text_format": ("auto", "text", "jsonl", "json", "csv", "tsv", "parquet"),
   "data.on_bad_record": ("error", "skip"),
   "data.sentences": ("line", "rules"),
   "data.reader": ("auto", "tf", "threads"),

@@ -1,4 +1,4 @@
-"""Sources of documents: text, JSON lines, Parquet, directories, globs, TFDS, Python's own documentation.
+"""Sources of documents: text, JSON lines, CSV, TSV, Parquet, directories, globs, TFDS, Python's own documentation.
 
 A document is a list of paragraphs. Packing never joins paragraphs of two documents without a separator, and the
 held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
@@ -6,6 +6,7 @@ held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data 
 Everything streams: one chunk, one line and one document of at most `MAX_DOCUMENT_CHARACTERS` are in memory.
 """
 
+import functools
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from electra_jax.data import forms, hf_datasets, pydoc_corpus
 from electra_jax.data.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.lines import COMPRESSIONS, read_lines
-from electra_jax.data.records import Reading, paragraphs, read_json, read_jsonl, read_parquet
+from electra_jax.data.records import Reading, paragraphs, read_json, read_jsonl, read_parquet, read_table
 from electra_jax.errors import UserError, named
 
 Document = list[str]  # paragraphs, stripped, none empty
@@ -46,9 +47,9 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
 
   A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
   `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
-  JSON lines, JSON arrays and Parquet hold one document per record; in text a blank line starts a new document and each
-  other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its name or its
-  first bytes (`forms`); one that is none of these, such as a table, markup or an archive, is an error.
+  JSON lines, JSON arrays, CSV, TSV and Parquet hold one document per record; in text a blank line starts a new document
+  and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its
+  name or its first bytes (`forms`); one that is none of these, such as markup or an archive, is an error.
 
   A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
   weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
@@ -308,4 +309,5 @@ SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
 
 # config.data.text_format, or what `forms.recognise` finds -> (path, reading) -> documents.
 FORMATS: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
-  "text": _read_text, "jsonl": read_jsonl, "json": read_json, "parquet": read_parquet}
+  "text": _read_text, "jsonl": read_jsonl, "json": read_json, "parquet": read_parquet,
+  "csv": functools.partial(read_table, kind="csv"), "tsv": functools.partial(read_table, kind="tsv")}

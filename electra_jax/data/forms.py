@@ -1,7 +1,7 @@
 """Forms of corpus files: what the name and the first bytes of a file say that it holds.
 
-What is neither text nor records that can be read is refused with its form: markup, tables and archives would otherwise
-be learnt from as they stand.
+What is neither text nor records that can be read is refused with its form: markup and archives would otherwise be
+learnt from as they stand.
 """
 
 import csv
@@ -14,9 +14,8 @@ from electra_jax.errors import UserError
 
 # suffix of a name, without compression, in lower case -> form
 BY_NAME = {".jsonl": "jsonl", ".ndjson": "jsonl", ".jl": "jsonl", ".jsonlines": "jsonl", ".json": "json",
-           ".parquet": "parquet"}
-REFUSED_BY_NAME = {".csv": "CSV", ".tsv": "TSV", ".html": "HTML", ".htm": "HTML", ".xhtml": "HTML",
-                   ".xml": "XML"}
+           ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv"}
+REFUSED_BY_NAME = {".html": "HTML", ".htm": "HTML", ".xhtml": "HTML", ".xml": "XML"}
 
 _JSON = re.compile(r'\{\s*("(\\.|[^"\\\n])*"\s*:|\}\s*(\n|$))|\[\s*\{\s*"|\[\s*"(\\.|[^"\\])*"\s*(,\s*["\n]|\]\s*$)')
 _PYTHON = re.compile(r"(\[\s*)?\{\s*'[^'\n]*'\s*:")
@@ -27,22 +26,25 @@ _VALUE = re.compile(r"[-+]?\d+([.,]\d+)?|https?://\S+|\d{4}-\d\d-\d\d.*|true|fal
 
 
 def recognise(path: str) -> str:
-  """"text", "jsonl" (an object a line), "json" (an array, or objects over several lines) or "parquet".
+  """"text", "jsonl" (an object a line), "json" (an array, or objects over several lines), "csv", "tsv" or "parquet".
 
   Raises:
     UserError: it looks like something else; names the form.
   """
   suffix = name_suffix(path)
   form = BY_NAME.get(suffix)
-  if form in ("jsonl", "parquet"):
+  if form not in ("json", None):
     return form
   head, is_whole = read_head(path)
   head = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
   if form == "json" or _JSON.match(head):
     return "jsonl" if _is_object(head.partition("\n")[0]) else "json"
-  if foreign := REFUSED_BY_NAME.get(suffix) or _foreign_form(head, is_whole):
+  foreign = REFUSED_BY_NAME.get(suffix) or _foreign_form(head, is_whole)
+  if foreign in ("csv", "tsv"):
+    return foreign
+  if foreign:
     raise UserError(f"A corpus file looks like {foreign}, not like text", got=f"{path}: it begins {head[:60]!r}",
-                    allowed="text, JSON lines, JSON arrays or Parquet, plain, .gz or .zst",
+                    allowed="text, JSON lines, JSON arrays, CSV, TSV or Parquet, plain, .gz or .zst",
                     fix="convert it to text or JSON lines; leave it out with --config.data.path='DIR/**/*.txt'; or "
                         "have every file read as text, as it stands, with --config.data.text_format=text")
   return "text"
@@ -62,15 +64,15 @@ def _is_object(line: str) -> bool:
 
 
 def _foreign_form(head: str, is_whole: bool) -> str | None:
-  """The form of a file that is no text; None for text.
+  """The form of a file that is no text: "csv", "tsv", or in words one that is not read; None for text.
 
   >>> _foreign_form("id,title\\n1,Rain\\n2,Snow\\n", True), _foreign_form("Rain, snow\\nSun, wind\\nFog, ice\\n", True)
-  ('CSV', None)
+  ('csv', None)
   """
   for pattern, form in ((_PYTHON, "printed Python dictionaries"), (_HTML, "HTML"), (_XML, "XML")):
     if pattern.match(head):
       return form
-  for delimiter, form in {",": "CSV", "\t": "TSV", ";": "CSV with semicolons", "|": "CSV with bars"}.items():
+  for delimiter, form in {",": "csv", "\t": "tsv", ";": "CSV with semicolons", "|": "CSV with bars"}.items():
     if _is_table(head, delimiter, is_whole):
       return form
   return None

@@ -1,4 +1,4 @@
-"""Records that hold documents: JSON lines, JSON arrays and Parquet, and what happens to those without text.
+"""Records that hold documents: JSON lines, JSON arrays, CSV, TSV and Parquet, and what happens to those without text.
 
 A record holds one document in its text field, a paragraph on each line.
 """
@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from electra_jax.data import tables
 from electra_jax.data.files import open_file
 from electra_jax.data.lines import read_lines, read_pieces, universal_split
 from electra_jax.errors import UserError, named
@@ -147,6 +148,30 @@ def _broken_json(path: str, got: str) -> UserError:
                    allowed=f"an array of objects, or objects, of up to {MAX_RECORD_CHARACTERS:,} characters each",
                    fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
                        "like JSON is read with --config.data.text_format=text")
+
+
+def read_table(path: str, reading: Reading, kind: str) -> Iterator[list[str]]:
+  """One document a row of a file with a header, from its column `reading.text_field`.
+
+  Args:
+    kind: csv | tsv.
+
+  Raises:
+    UserError: there is no such column; a row does not fit the header (unless short ones are skipped), with its line.
+  """
+  field, left_out = reading.text_field, None if reading.on_bad_record == "error" else {}
+  columns = tables.columns(path, kind)
+  if columns and field not in columns:
+    raise UserError(f'A table has no column "{field}"',
+                    got=f"{path}, which looks like {kind.upper()}: columns {named(repr(one[:40]) for one in columns)}",
+                    allowed="a header line with a column of text", fix="name the column that holds the text: --config."
+                    "data.text_field=...; leave the file out with --config.data.path='DIR/**/*.txt'; or have every "
+                    "file read as text, as it stands, with --config.data.text_format=text")
+  for _, record in tables.read(path, kind=kind, left_out=left_out):
+    if document := paragraphs(record[field]):
+      yield document
+  if left_out:
+    reading.skipped["A row has too few columns"] += len(left_out)
 
 
 def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:

@@ -54,6 +54,12 @@ def read(path: str, header: Sequence[str] | None = None, kind: str | None = None
   return _records(path, (_csv_rows if kind == "csv" else _tsv_rows)(path), header, left_out)
 
 
+def columns(path: str, kind: str) -> list[str]:
+  """The fields of the header of a CSV or TSV file; [] where every line is blank."""
+  rows = (_csv_rows if kind == "csv" else _tsv_rows)(path)
+  return next((values for _, values in rows if any(value.strip() for value in values)), [])
+
+
 def parse_object(line: str, where: str) -> dict:
   """The JSON object of a line.
 

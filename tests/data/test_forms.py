@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 import zipfile
+from collections import Counter
 
 import pytest
 
@@ -18,6 +19,8 @@ RECORDS = [{"text": text, "url": f"https://example.org/{i}"} for i, text in enum
 JSONL = "".join(json.dumps(record) + "\n" for record in RECORDS)
 ARRAY = json.dumps(RECORDS)
 PRETTY = json.dumps(RECORDS, indent=2, ensure_ascii=False)
+CSV = "id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(TEXTS)) + "2,\n"
+TSV = "text\tid\n" + "".join("{}\t{}\n".format(text.replace("\n", " "), i) for i, text in enumerate(TEXTS))
 OBJECTS = "\n".join(json.dumps(record, indent=1) for record in RECORDS)
 
 READ = {  # name -> content of which DOCUMENTS are read
@@ -26,12 +29,31 @@ READ = {  # name -> content of which DOCUMENTS are read
   "A.JSON.GZ": gzip.compress(ARRAY.encode()),
   "array.json": ARRAY, "pretty.json": PRETTY, "array": PRETTY, "objects.json": OBJECTS, "objects": OBJECTS,
   "mark.json": b"\xef\xbb\xbf" + ARRAY.encode(), "blank.json": "\n\n  " + JSONL, "returns": JSONL.replace("\n", "\r\n"),
-  "A.TXT": "\n\n".join(TEXTS)}
+  "A.TXT": "\n\n".join(TEXTS),
+  "reviews.csv": CSV, "REVIEWS.CSV.GZ": gzip.compress(CSV.encode()), "mark.csv": "\ufeff" + CSV, "table": CSV + "3,\n",
+  "reviews.tsv": TSV, "rows.tab": TSV, "windows.csv": CSV.replace("\n", "\r\n")}
 
 
 @pytest.mark.parametrize("name", READ)
 def test_what_is_recognised(tmp_path, name):
-  assert read(write(tmp_path / name, READ[name])) == DOCUMENTS
+  found = read(write(tmp_path / name, READ[name]))
+  joined = [[" ".join(lines)] for lines in DOCUMENTS]  # TSV has no line breaks within a field
+  assert found == (joined if name.endswith((".tsv", ".tab")) else DOCUMENTS)
+
+
+def test_tables_name_their_column_and_skip_short_rows(tmp_path):
+  path = write(tmp_path / "a.csv", "review,stars\nThe river runs.,5\nshort\nThe mill stands.,1\n")
+  assert read(path, text_field="stars", on_bad_record="skip") == [["5"], ["1"]]
+  with pytest.raises(UserError, match="too few columns") as caught:
+    read(path, text_field="review")
+  assert f"{path}:3" in caught.value.got
+  skipped = Counter()
+  assert read(path, text_field="review", on_bad_record="skip", skipped=skipped) == [["The river runs."],
+                                                                                   ["The mill stands."]]
+  assert skipped == {"A row has too few columns": 1}
+  with pytest.raises(UserError, match='no column "text"') as caught:
+    read(path)
+  assert "columns 'review', 'stars'" in caught.value.got and "data.text_field" in caught.value.fix
 
 
 @pytest.mark.parametrize("characters", [1, 2, 7, 1 << 20])
@@ -56,15 +78,15 @@ def zipped():
 
 
 REFUSED = {  # name -> (content, what the error says)
-  "table.csv": ('id,text\n1,"The river, the mill"\n', "looks like CSV"),
-  "one_column.CSV": ("The river\nThe mill\n", "looks like CSV"),
-  "table": ('id,text,url\n1,"The river, the mill",x\n2,"a ""word"",\nand more",y\n', "looks like CSV"),
+  "table.csv": ('id,body\n1,"The river, the mill"\n', "columns 'id', 'body'"),
+  "one_column.CSV": ("The river\nThe mill\n", "looks like CSV: columns 'The river'"),
+  "table": ('id,body,url\n1,"The river, the mill",x\n2,"a ""word"",\nand more",y\n', "looks like CSV"),
   "table.txt": ("Title,Body text\nrain,It rained a lot, too\nsnow,It snowed\n", "looks like CSV"),
   "numbers": ("1,rain,0.5\n2,snow,0.25\n3,fog,1\n", "looks like CSV"),
   "german": ("nummer;text\n1;Regen, viel\n2;Schnee\n", "CSV with semicolons"),
-  "train.tsv": ("a river\t1\n", "looks like TSV"),
+  "train.tsv": ("a river\t1\na mill\t0\n", "looks like TSV"),
   "train": ("The river runs.\t1\nThe mill stands.\t0\nIt rains.\t1\n", "looks like TSV"),
-  "table.csv.gz": (gzip.compress(b"id,text\n1,a\n"), "looks like CSV"),
+  "table.csv.gz": (gzip.compress(b"id,body\n1,a\n"), "columns 'id', 'body'"),
   "page.html": ("<p>The river</p>", "looks like HTML"),
   "page": ("\n<!DOCTYPE html>\n<html><body>The river</body></html>", "looks like HTML"),
   "comment": ("<!-- saved from -->\n<html>", "looks like HTML"),
