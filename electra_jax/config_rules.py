@@ -179,6 +179,9 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
     if not 0 < c.objective.generator_steps < c.train.num_steps:
       yield (f"objective.generator_steps is {c.objective.generator_steps}; both stages need a step of the "
              f"{c.train.num_steps} in train.num_steps")
+    elif c.optimizer.warmup_steps > min(c.objective.generator_steps, c.train.num_steps - c.objective.generator_steps):
+      yield (f"optimizer.warmup_steps is {c.optimizer.warmup_steps}; each stage of objective.name=two_stage warms "
+             f"up, and the shorter one must have as many; the first has {c.objective.generator_steps}")
   if tying == "all" and "generator" in _networks(c) and name != "two_stage":
     if name not in ("rtd", "electra_15", "electra_15_other", "contrastive"):
       yield (f"objective.weight_tying is 'all', but objective.name={name} does not train a masked LM and a "

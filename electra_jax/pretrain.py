@@ -26,7 +26,6 @@ from electra_jax import (
   progress,
   published,
   sharding,
-  train_state,
 )
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
@@ -83,8 +82,8 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         batch = next(batches)
       phase, first_step = run.objective.phase_at(step - updates)
       train_step = train_step_of(phase)
-      if step - updates == first_step:
-        state = train_state.enter(phase, state)
+      if step - updates == first_step > 0:
+        state = run.enter(phase, state)
       if step - updates in (start_step, first_step):
         with timer.paused("start", after=state):
           bar.message(memory.at_start(train_step, state, batch))  # compiles
@@ -99,7 +98,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
       if is_due(step, config.train.log_every_steps) or step == num_steps:
         window = metrics.of_each_step(window)  # waits for the devices
         values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)
-        values = {"train/learning_rate": float(run.learning_rate(step - 1))} | values | timer.read()
+        values = {"train/learning_rate": run.learning_rate(step - 1)} | values | timer.read()
         writer.write(step, "train", values)
         bar.show(step, values)
         window = []

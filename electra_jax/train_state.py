@@ -56,11 +56,6 @@ def _create(init_params: Callable[[], PyTree], tx: optax.GradientTransformation)
   return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), jnp.zeros((), jnp.int32))
 
 
-def enter(phase, state: TrainState) -> TrainState:
-  """The state as a phase of an objective wants it at its beginning."""
-  return state._replace(params=phase.on_enter(state.params))
-
-
 def count_parameters(params: PyTree) -> int:
   """Number of parameters; shared tables count once because they exist once."""
   return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -23,8 +23,9 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
          token_counts=None) -> Objective:
   """`generator_steps` updates of the generator, then the discriminator against the frozen generator.
 
-  Both networks have the same sizes and share nothing. One optimizer and one learning-rate schedule run through both
-  phases (the paper does not say); the discriminator's moments are zero when its phase begins.
+  Both networks have the same sizes and share nothing. Each stage is a training of its own, with warm-up, decay and bias
+  correction over its own updates (the paper does not say): a schedule in its middle and a worn bias correction would
+  make the discriminator's first updates up to six times as long as its learning rate.
   """
   model = generators.make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)

@@ -30,8 +30,7 @@ class Setup(NamedTuple):
   mesh: Mesh
   transformer: TransformerConfig  # of the encoder that is kept
   objective: Objective
-  optimizer: optax.GradientTransformation
-  learning_rate: Callable  # update (from 0) -> rate
+  optimizers: tuple[tuple[optax.GradientTransformation, Callable], ...]  # of each phase, with its schedule
   init_params: Callable[[], PyTree]
   abstract_state: TrainState  # jax.ShapeDtypeStruct leaves, with shardings
   train_key: Array
@@ -39,12 +38,24 @@ class Setup(NamedTuple):
 
   def init_state(self) -> TrainState:
     """A new state, on its devices."""
-    return train_state.init_state(self.init_params, self.optimizer, self.mesh)
+    return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh)
+
+  def enter(self, phase: Phase, state: TrainState) -> TrainState:
+    """The state at the beginning of a phase behind the first: its parameters, and an optimizer that begins anew."""
+    params = phase.on_enter(state.params)
+    optimizer, _ = self.optimizers[self.objective.phases.index(phase)]
+    places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state.opt_state)
+    return state._replace(params=params, opt_state=jax.jit(optimizer.init, out_shardings=places)(params))
+
+  def learning_rate(self, step: int) -> float:
+    """Of update `step`, from 0."""
+    phase, first_step = self.objective.phase_at(step)
+    return float(self.optimizers[self.objective.phases.index(phase)][1](step - first_step))
 
   def train_step(self, phase: Phase) -> Callable:
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
-                                tx=self.optimizer, rng=self.train_key,
+                                tx=self.optimizers[self.objective.phases.index(phase)][0], rng=self.train_key,
                                 accumulation_steps=self.config.train.accumulation_steps,
                                 norms_per_group=self.config.log.norms_per_group)
 
@@ -62,13 +73,13 @@ def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.nda
   token_counts = np.ones(num_tokens, np.int64) if token_counts is None else token_counts
   transformer = make_transformer(config, num_tokens)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps, token_counts)
-  optimizer, learning_rate = optim.make(config.optimizer, config.train.num_steps)
+  optimizers = tuple(optim.make(config.optimizer, phase.num_steps) for phase in objective.phases)
   init_key, train_key, eval_key = jax.random.split(random_key(config.seed, config.train.prng_impl, mesh), 3)
   example = {name: jnp.zeros((1, *shape[1:]), dtype)
              for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
   init_params = functools.partial(objective.init, init_key, example)
-  state = train_state.abstract_state(init_params, optimizer, mesh)
-  return Setup(config, mesh, transformer, objective, optimizer, learning_rate, init_params, state, train_key, eval_key)
+  state = train_state.abstract_state(init_params, optimizers[0][0], mesh)
+  return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
 
 
 def make_transformer(config, num_tokens: int) -> TransformerConfig:

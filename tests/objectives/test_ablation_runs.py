@@ -139,6 +139,8 @@ def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
   rows = [row for row in metrics.read_rows(str(tmp_path / "straight")) if row["split"] == "train"]
   assert ["rtd/loss" in row for row in rows] == [False, False, True, True]
+  rates = [row["train/learning_rate"] for row in rows]
+  assert rates[:2] == rates[2:]  # warm-up and decay begin anew
 
 
 def test_a_unigram_run_counts_its_training_tokens(tmp_path):
