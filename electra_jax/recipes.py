@@ -41,11 +41,8 @@ def find(argument: str) -> str:
 
 
 def with_paths(argv: list[str]) -> list[str]:
-  """A command line with `find` of its --config; recipes import each other, from the folder that holds configs/."""
-  for folder in (os.getcwd(), *ROOTS):
-    if os.path.isfile(os.path.join(folder, "configs", "common.py")):
-      sys.path.insert(0, folder)
-      break
+  """A command line with `find` of its --config."""
+  _make_importable()
   argv = list(argv)
   for place, word in enumerate(argv):
     if re.match("--?config=", word):
@@ -53,6 +50,15 @@ def with_paths(argv: list[str]) -> list[str]:
     elif word in ("-config", "--config") and place + 1 < len(argv):
       argv[place + 1] = find(argv[place + 1])
   return argv
+
+
+def _make_importable() -> None:
+  """Recipes import each other, from the folder that holds configs/."""
+  for folder in (os.getcwd(), *ROOTS):
+    if os.path.isfile(os.path.join(folder, "configs", "common.py")):
+      if folder not in sys.path:
+        sys.path.insert(0, folder)
+      break
 
 
 def load(argument: str) -> tuple[str, ConfigDict]:
@@ -63,6 +69,7 @@ def load(argument: str) -> tuple[str, ConfigDict]:
   Raises:
     UserError: the file is no recipe.
   """
+  _make_importable()
   path, _, variant = find(argument).partition(":")
   try:
     module = load_file(path)

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import json
 import re
 import runpy
 
@@ -112,6 +113,22 @@ def test_tour_shows_every_array(capsys):
                "discriminator_logits"):
     assert f"\n{name}  " in printed, name
   assert "[CLS]" in printed and "[MASK]" in printed
+
+
+def cells():
+  """The code of the notebook."""
+  notebook = json.loads((ROOT / "docs/tour.ipynb").read_text())
+  return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
+  """From another folder, with few updates."""
+  monkeypatch.chdir(tmp_path)
+  names = {}
+  for cell in cells():
+    exec(cell.replace("num_steps = 2500", "num_steps = 20").replace("num_epochs=6.0", "num_epochs=1.0"), names)
+  assert names["run"].config.train.num_steps and "the name of the file is" in capsys.readouterr().out
 
 
 def test_worked_example_of_an_objective_trains():

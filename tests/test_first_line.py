@@ -67,6 +67,15 @@ def test_recipes_are_found_by_name_from_anywhere(name, tmp_path, monkeypatch):
   assert recipes.with_paths(["x", "--config", name])[2] == expected
 
 
+def test_recipes_load_where_configs_cannot_be_imported_yet(tmp_path, monkeypatch):
+  """As in a notebook, next to an installed wheel."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder and os.path.realpath(folder) != str(ROOT)])
+  for name in [name for name in sys.modules if name.split(".")[0] == "configs"]:
+    monkeypatch.delitem(sys.modules, name)
+  assert recipes.load("own:classification")[1].task.name == "own_classification"
+
+
 def test_a_recipe_of_ones_own_comes_first(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "base").write_text("mine")
