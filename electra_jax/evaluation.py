@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from electra_jax import metrics, sharding
+from electra_jax import metrics, progress, sharding, warning_signs
 from electra_jax.data import pipeline, shards
 from electra_jax.training import setup
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
-
-AT_CHANCE = 0.51  # AUC; the lowest that a discriminator has come back from here is 0.516, most plateaus are above 0.55
 
 
 def evaluate_batch(params, batch, index, *, objective, rng):
@@ -60,17 +58,13 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
-def log(values: dict[str, float], step: int, writer, bar, *, is_last_phase: bool = True) -> None:
-  """Into the logs, and as one line on the console; a second one where the discriminator of the phase has collapsed."""
+def log(values: dict[str, float], step: int, config, writer, bar) -> None:
+  """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`)."""
   if not values:
-    bar.message(f"held-out at step {step}: nothing is held out, so nothing is evaluated. In a new workdir, set "
+    bar.message(f"step {step:,}: nothing is held out, so nothing is evaluated. In a new workdir, set "
                 "--config.data.heldout_share above 0 and take more than one paragraph of text.")
     return
   writer.write(step, "eval", values)
-  shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
-  bar.message(f"held-out at step {step}: {shown}")
-  generator_learns = values.get("mlm/loss", math.inf) < values["eval/unigram_entropy"]
-  if is_last_phase and generator_learns and values.get("rtd/auc", 1.0) < AT_CHANCE:
-    bar.message("The discriminator tells nothing apart (rtd/auc is 0.5, chance) although its generator learns. A rate "
-                "that is too high does that, and it hardly ever recovers: in a new workdir, halve "
-                "--config.optimizer.learning_rate, or take larger batches (docs/results/lamb-vs-adamw.md).")
+  bar.message(f"step {step:,}, held-out: {progress.describe_evaluation(values)}")
+  for sign in warning_signs.find(config, writer.rows())[:1]:
+    bar.message(sign)

@@ -60,6 +60,7 @@ def main(argv: list[str]) -> None:
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
   folder = FLAGS.workdir or default_workdir()
+  print(f"Recipe {config_flags.get_config_filename(FLAGS['config'])}, workdir {folder}.", flush=True)
   with workdir.lock(folder):
     modes[config.mode](FLAGS.config, folder)
 

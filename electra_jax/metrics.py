@@ -115,7 +115,8 @@ def check_services(config_log) -> None:
 class MetricWriter:
   """Keeps the rows of a run in `<workdir>/metrics.jsonl` and, where the config asks, in TensorBoard and W&B.
 
-  A row of the file is one flat JSON object with "step", "split" and the values; what is not finite is null.
+  A row of the file is one flat JSON object with "step", "split", "time" (seconds since 1970), what `per_step` names,
+  and the values; what is not finite is null.
 
   Args:
     workdir: the run's folder, made if missing.
@@ -124,14 +125,15 @@ class MetricWriter:
       make again, are dropped, and a last line that a kill has torn. None = the run starts anew: all rows are.
     enabled: True on process 0 only; elsewhere every method does nothing.
     run_config: what W&B shows as the run's configuration.
+    per_step: what each step adds to sums that every row has, e.g. {"tokens": 2048, "epoch": 0.01}.
 
   Raises:
     UserError: the folder cannot be written, the disk is full, or wandb is asked for and not installed.
   """
 
   def __init__(self, workdir: str, config_log, *, restored_step: int | None = None, enabled: bool = True,
-               run_config: Mapping | None = None):
-    self._workdir, self._enabled = workdir, enabled
+               run_config: Mapping | None = None, per_step: Mapping[str, float] | None = None):
+    self._workdir, self._enabled, self._per_step = workdir, enabled, per_step or {}
     self._file, self._wandb = None, None
     self._boards: dict[str, _Board] | None = {} if config_log.tensorboard else None  # one per split
     self._purge_step = 0 if restored_step is None else restored_step + 1
@@ -152,7 +154,9 @@ class MetricWriter:
     if not self._enabled:
       return
     values = {name: float(value) for name, value in values.items()}
-    row = {"step": int(step), "split": split, **{k: v if math.isfinite(v) else None for k, v in values.items()}}
+    row = {"step": int(step), "split": split, "time": round(time.time(), 1)}
+    row |= {name: int(step) * amount for name, amount in self._per_step.items()}
+    row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
     try:
       self._file.write(json.dumps(row, allow_nan=False) + "\n")
       self._file.flush()
@@ -165,6 +169,10 @@ class MetricWriter:
     if self._wandb is not None:
       tags = {name if name.startswith(f"{split}/") else f"{split}/{name}": value for name, value in values.items()}
       self._wandb.log({"step": int(step), **tags})
+
+  def rows(self) -> list[dict]:
+    """What the file holds, as `read_rows`; [] where this process does not write."""
+    return read_rows(self._workdir) if self._enabled else []
 
   def close(self) -> None:
     """Closes everything; each row has been written by its own call, so a full disk is no news here."""

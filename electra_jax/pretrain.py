@@ -86,6 +86,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         state = run.enter(phase, state)
       if step - updates in (start_step, first_step):
         with timer.paused("start", after=state):
+          bar.message("compiling")
           bar.message(memory.at_start(train_step, state, batch))  # compiles
       state, step_metrics = train_step(state, batch)
       window.append(step_metrics)
@@ -116,7 +117,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
       if is_due(step, config.eval.every_steps) or step == num_steps:
         with timer.paused("evaluation", after=state):
           result = evaluate(state.params)
-          evaluation.log(result, step, writer, bar, is_last_phase=phase is run.objective.phases[-1])
+          evaluation.log(result, step, config, writer, bar)
       if finetunes:
         with timer.paused("evaluation"):
           writer.write(step, "finetune", finetune.finetune_run(
@@ -126,26 +127,30 @@ def pretrain(given, workdir: str) -> dict[str, float]:
     if step == start_step:
       saved.save_if_due(state, step, too=True)
       bar.message(f"This run is finished: {step} of {num_steps} steps are done.")
-      evaluation.log(result := evaluate(state.params), step, writer, bar)
+      evaluation.log(result := evaluate(state.params), step, config, writer, bar)
     else:
       writer.write(step, "time", timer.goodput() | start_up.values())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
+    bar.finish(workdir)
   return result
 
 
 def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, start_up: progress.StartUp
               ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer]:
-  """Where the run's numbers go: files, console, and the clock; a first line says what is trained."""
+  """Where the run's numbers go: files, console, and the clock; a header says what is trained."""
   config, step, device = run.config, int(state.step), jax.devices()[0]
   is_main = jax.process_index() == 0
-  writer = metrics.MetricWriter(workdir, config.log, restored_step=step, enabled=is_main, run_config=config.to_dict())
+  tokens = config.train.batch_size * config.data.sequence_length
+  epochs = 1 / pipeline.steps_per_epoch(data.train, config.data, config.train.batch_size)
+  writer = metrics.MetricWriter(workdir, config.log, restored_step=step, enabled=is_main, run_config=config.to_dict(),
+                                per_step={"tokens": tokens, "epoch": epochs})
   bar = progress.Progress(config.train.num_steps, step, enabled=is_main)
-  timer = progress.StepTimer(tokens_per_step=config.train.batch_size * config.data.sequence_length,
+  timer = progress.StepTimer(tokens_per_step=tokens,
                              flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
                              device_kind=device.device_kind, already=sum(start_up.seconds.values()))
-  bar.message(f"{config.objective.name}: {count_parameters(state.params):,} parameters, "
-              f"{len(data.train):,} training and {len(data.heldout):,} held-out examples of "
-              f"{config.data.sequence_length} tokens, {jax.device_count()} {device.device_kind} device(s)")
+  bar.message(progress.header(config, workdir, text=data.text["path"], num_parameters=count_parameters(state.params),
+                              num_train=len(data.train), num_heldout=len(data.heldout), passes=epochs,
+                              devices=f"{jax.device_count()} {device.device_kind} device(s)"))
   return writer, bar, timer
 
 

@@ -188,10 +188,12 @@ class Progress:
                stream=None, clock: Callable[[], float] = time.monotonic):
     self._num_steps, self._step, self._enabled, self._clock = num_steps, start_step, enabled, clock
     self._stream = sys.stderr if stream is None else stream
+    self._begun = clock()
     self._first: tuple[int, float] | None = None  # step and time of the first line: compilation lies before it
     self._bar = None
     if enabled and self._stream.isatty():
-      self._bar = tqdm(total=num_steps, initial=start_step, unit="step", file=self._stream, dynamic_ncols=True)
+      self._bar = tqdm(total=num_steps, initial=start_step, file=self._stream, dynamic_ncols=True,
+                       bar_format="{percentage:.0f} % {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}")
 
   def advance(self, step: int) -> None:
     """`step` updates are done."""
@@ -203,10 +205,10 @@ class Progress:
     """Shows the last window's losses and speed (the names of `StepTimer.read`)."""
     self.advance(step)
     if self._bar is not None:
-      self._bar.set_postfix_str(describe(values))
+      self._bar.set_postfix_str(describe(values, is_short=True))
     elif self._enabled:
       share = f"{100 * step / self._num_steps:.0f} %" if self._num_steps else "100 %"
-      self._line(f"step {step}/{self._num_steps} ({share})  ETA {self._eta()}  {describe(values)}")
+      self._line(f"step {step}/{self._num_steps} ({share})  {self._elapsed()}, ETA {self._eta()}  {describe(values)}")
 
   def message(self, text: str) -> None:
     """A line of its own, above the bar: an evaluation's result, a checkpoint."""
@@ -215,6 +217,14 @@ class Progress:
     elif self._enabled:
       self._line(text)
 
+  def finish(self, workdir: str) -> None:
+    """The last line of a run: how long this start of it took, and what there is to do next."""
+    self.message(f"""Finished after {self._elapsed()}: {workdir}. Next:
+  its results      python -m electra_jax.tools.summary {workdir}
+  as a page        python -m electra_jax.tools.report {workdir}
+  ask it           python -m electra_jax.tools.predict --workdir={workdir} "A sentence with a [MASK]."
+  fine-tune it     --config.task.init_from={workdir} (docs/own_labels.md)""")
+
   def close(self) -> None:
     """Ends the bar."""
     if self._bar is not None:
@@ -222,6 +232,9 @@ class Progress:
 
   def _line(self, text: str) -> None:
     print(text, file=self._stream, flush=True)
+
+  def _elapsed(self) -> str:
+    return tqdm.format_interval(self._clock() - self._begun)
 
   def _eta(self) -> str:
     now = self._clock()
@@ -246,18 +259,86 @@ def describe_goodput(values: Mapping[str, float]) -> str:
                    for name, value in sorted(seconds.items(), key=lambda row: -row[1]))
 
 
-def describe(values: Mapping[str, float]) -> str:
-  """Losses and speed in one short line; names that it does not know are left out.
+def header(config, workdir: str, *, text: str, num_parameters: int, num_train: int, num_heldout: int, passes: float,
+           devices: str) -> str:
+  """What a pre-training is, a fact a line.
 
-  >>> describe({"mlm/loss": 6.1234, "rtd/loss": 0.3, "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
-  'mlm/loss 6.123  rtd/loss 0.300  81.2k tokens/s  MFU 41.2 %'
+  Args:
+    passes: over the training examples, of one step.
   """
-  parts = [f"{name} {value:.3f}" if math.isfinite(value) else f"{name} not finite" for name, value in values.items()
-           if name == "loss" or name.endswith("/loss")]
-  if "train/tokens_per_second" in values:
-    parts.append(f"{tqdm.format_sizeof(values['train/tokens_per_second'])} tokens/s")
+  train, optimizer, length = config.train, config.optimizer, config.data.sequence_length
+  facts = {
+    "objective": f"{config.objective.name}, {num_parameters:,} parameters",
+    "text": f"{text}, {num_train:,} training and {num_heldout:,} held-out examples of {length} tokens",
+    "steps": f"{train.num_steps:,} of {train.batch_size:,} examples: {passes * train.num_steps:,.1f} passes over it",
+    "learning rate": f"{optimizer.learning_rate:g} after {optimizer.warmup_steps:,} steps of warm-up, {optimizer.name}",
+    "devices": devices, "workdir": workdir}
+  return "\n".join(f"{name:<14} {fact}" for name, fact in facts.items())
+
+
+def describe(values: Mapping[str, float], is_short: bool = False) -> str:
+  """Losses, learning rate and speed in one line; names that it does not know are left out.
+
+  >>> row = {"train/learning_rate": 3e-3, "loss": 27.3, "mlm/loss": 6.1234, "rtd/loss": 0.3}
+  >>> describe(row | {"train/tokens_per_second": 81234.0, "train/mfu": 0.412})
+  'loss 27.300 (mlm 6.123, rtd 0.300)  learning rate 0.003  81.2k tokens/s  MFU 41.2 %'
+  >>> describe(row | {"train/tokens_per_second": 81234.0, "train/mfu": 0.412}, is_short=True)
+  'mlm 6.123, rtd 0.300, lr 0.003, 81.2k tokens/s'
+  """
+  of_parts = [f"{name.removesuffix('/loss')} {_number(value)}" for name, value in values.items() if
+              name.endswith("/loss")]
+  total = f"loss {_number(values['loss'])}" if "loss" in values else ""
+  shown = [f"{tqdm.format_sizeof(values[name])} tokens/s" for name in ("train/tokens_per_second",) if name in values]
+  rate = values.get("train/learning_rate")
+  if is_short:
+    return ", ".join([*(of_parts or filter(None, [total])), *([] if rate is None else [f"lr {rate:.3g}"]), *shown])
+  shown = [*([] if rate is None else [f"learning rate {rate:.3g}"]), *shown]
   if "train/mfu" in values:
-    parts.append(f"MFU {100 * values['train/mfu']:.1f} %")
+    shown.append(f"MFU {100 * values['train/mfu']:.1f} %")
   if "train/flops_per_second" in values:
-    parts.append(f"{tqdm.format_sizeof(values['train/flops_per_second'])}FLOP/s")
-  return "  ".join(parts)
+    shown.append(f"{tqdm.format_sizeof(values['train/flops_per_second'])}FLOP/s")
+  losses = f"{total} ({', '.join(of_parts)})" if total and of_parts else total or ", ".join(of_parts)
+  return "  ".join(filter(None, [losses, *shown]))
+
+
+def describe_evaluation(values: Mapping[str, float]) -> str:
+  """Held-out values in one line, by network; what the loss says too (perplexity) or hides the rest (the sum) is left
+  out, and so is the accuracy of a detection, which is high where nothing is marked.
+
+  >>> describe_evaluation({"loss": 21.1, "mlm/accuracy": 0.124, "mlm/loss": 5.23, "mlm/perplexity": 187.0,
+  ...                      "rtd/loss": 0.3, "rtd/accuracy": 0.9, "rtd/precision": 0.0, "rtd/recall": 0.0,
+  ...                      "rtd/auc": 0.584, "eval/unigram_entropy": 6.07})
+  'MLM loss 5.230 (unigram entropy 6.070), accuracy 12.4 %; RTD loss 0.300, AUC 0.584, nothing replaced was marked'
+  """
+  networks: dict[str, list[str]] = {}
+  for name, value in sorted(values.items(), key=lambda item: not item[0].endswith("/loss")):  # losses first
+    network, _, metric = name.partition("/")
+    if not metric or network == "eval" or metric == "perplexity" or name in ("rtd/accuracy", *MARKS):
+      continue
+    shown = f"{100 * value:.1f} %" if metric == "accuracy" and math.isfinite(value) else _number(value)
+    networks.setdefault(network, []).append(f"{'AUC' if metric == 'auc' else metric.replace('_', ' ')} {shown}")
+  if "mlm" in networks and "eval/unigram_entropy" in values:
+    networks["mlm"][0] += f" (unigram entropy {values['eval/unigram_entropy']:.3f})"
+  if "rtd/recall" in values:
+    networks["rtd"].append(describe_marks(values))
+  return "; ".join(f"{NETWORKS.get(network, network.replace('_', ' '))} {', '.join(parts)}"
+                   for network, parts in networks.items())
+
+
+NETWORKS = {"mlm": "MLM", "rtd": "RTD", "nsp": "NSP"}
+MARKS = ("rtd/precision", "rtd/recall")
+
+
+def describe_marks(values: Mapping[str, float]) -> str:
+  """Precision and recall of the tokens that a discriminator marks as replaced.
+
+  >>> describe_marks({"rtd/precision": 0.61, "rtd/recall": 0.083})
+  'precision 61.0 %, recall 8.3 %'
+  """
+  if not values["rtd/recall"] > 0:
+    return "nothing replaced was marked"
+  return f"precision {100 * values['rtd/precision']:.1f} %, recall {100 * values['rtd/recall']:.1f} %"
+
+
+def _number(value: float) -> str:
+  return f"{value:.3f}" if math.isfinite(value) else "not finite"

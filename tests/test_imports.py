@@ -16,7 +16,7 @@ LAYERS = {
   "models": 1, "optim": 1, "data": 1, "train_state": 1, "checkpoints": 1, "workdir": 1,
   "config": 0, "errors": 0, "sharding": 0, "distributed": 0, "metrics": 0, "nonfinite": 0, "progress": 0, "flops": 0,
   "flops_tables": 0, "recipes": 0, "memory": 0, "config_rules": 0, "norms": 0,
-  "figures": 0, "checkpoint_reading": 0,
+  "figures": 0, "checkpoint_reading": 0, "warning_signs": 0,
 }
 # Modules of one layer that may see each other, from left to right.
 SIDEWAYS = {("config_rules", "objectives"), ("flops", "objectives"),  # its table, which is without jax

@@ -103,9 +103,10 @@ def write_steps(workdir, steps, restored_step=None, log=LOG):
 
 
 def test_rows_are_flat_and_valid_json(tmp_path):
-  writer = metrics.MetricWriter(str(tmp_path / "new"), LOG)
+  writer = metrics.MetricWriter(str(tmp_path / "new"), LOG, per_step={"tokens": 2048, "epoch": 0.5})
   writer.write(np.int64(3), "eval", {"mlm/loss": np.float32(0.1), "rtd/auc": math.nan, "mlm/perplexity": math.inf})
   row = json.loads((tmp_path / "new" / "metrics.jsonl").read_text())  # before close: in the file at once
+  assert abs(row.pop("time") - time.time()) < 60 and (row.pop("tokens"), row.pop("epoch")) == (6144, 1.5)
   assert row == {"step": 3, "split": "eval", "mlm/loss": float(np.float32(0.1)), "rtd/auc": None,
                  "mlm/perplexity": None}
   writer.close()

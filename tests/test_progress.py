@@ -125,8 +125,8 @@ def test_pause_ends_when_the_inside_fails():
   assert steps.read()["train/step_ms"] == pytest.approx(1000.0)
 
 
-VALUES = {"mlm/loss": 5.4321, "mlm/accuracy": 0.1, "rtd/loss": 0.4, "train/tokens_per_second": 31_200.0,
-          "train/step_ms": 12.0, "train/flops_per_second": 2.5e11}
+VALUES = {"train/learning_rate": 0.003, "loss": 25.4321, "mlm/loss": 5.4321, "mlm/accuracy": 0.1, "rtd/loss": 0.4,
+          "train/tokens_per_second": 31_200.0, "train/step_ms": 12.0, "train/flops_per_second": 2.5e11}
 
 
 def test_plain_lines_off_a_terminal():
@@ -138,26 +138,41 @@ def test_plain_lines_off_a_terminal():
     clock.now += 90
     bar.show(step, VALUES)
   bar.message("saved")
+  bar.finish("runs/a")
   bar.close()
-  speed = "mlm/loss 5.432  rtd/loss 0.400  31.2k tokens/s  250GFLOP/s"
-  assert stream.getvalue().splitlines() == [f"step 30/100 (30 %)  ETA ?  {speed}",
-                                            f"step 40/100 (40 %)  ETA 09:00  {speed}",
-                                            f"step 100/100 (100 %)  ETA 0:00  {speed}", "saved"]
+  speed = "loss 25.432 (mlm 5.432, rtd 0.400)  learning rate 0.003  31.2k tokens/s  250GFLOP/s"
+  lines = stream.getvalue().splitlines()
+  assert lines[:5] == [f"step 30/100 (30 %)  01:30, ETA ?  {speed}", f"step 40/100 (40 %)  03:00, ETA 09:00  {speed}",
+                       f"step 100/100 (100 %)  04:30, ETA 0:00  {speed}", "saved",
+                       "Finished after 04:30: runs/a. Next:"]
+  assert any("electra_jax.tools.summary runs/a" in line for line in lines[5:])
 
 
-def test_one_bar_on_a_terminal():
+def test_one_bar_on_a_terminal(monkeypatch):
   class Terminal(io.StringIO):
     def isatty(self):
       return True
 
   stream = Terminal()
-  bar = progress.Progress(100, start_step=20, stream=stream)
+  bar = progress.Progress(4000, start_step=20, stream=stream)
   bar.advance(50)
-  bar.show(60, VALUES)
+  bar.show(2060, VALUES)
   bar.message("a line above")
   bar.close()
   text = stream.getvalue()
-  assert "60/100" in text and "mlm/loss 5.432" in text and "a line above\n" in text and "\r" in text
+  assert "2060/4000" in text and "mlm 5.432, rtd 0.400" in text and "a line above\n" in text and "\r" in text
+  assert max(map(len, text.replace("\r", "\n").split("\n"))) < 80
+
+
+def test_the_header_says_what_is_trained():
+  from configs import tiny
+  from electra_jax import config as config_lib
+
+  text = progress.header(config_lib.resolve(tiny.get_config()), "runs/a", text="books.txt", num_parameters=126017,
+                         num_train=1900, num_heldout=11, passes=128 / 1900, devices="1 cpu device(s)")
+  for words in ("rtd, 126,017 parameters", "books.txt, 1,900 training and 11 held-out", "269.5 passes over it",
+                "0.003 after 100 steps", "1 cpu device(s)", "runs/a"):
+    assert words in text
 
 
 def test_other_processes_are_silent():
@@ -172,4 +187,4 @@ def test_other_processes_are_silent():
 def test_a_run_of_zero_steps():
   stream = io.StringIO()
   progress.Progress(0, stream=stream).show(0, {})
-  assert stream.getvalue().startswith("step 0/0 (100 %)  ETA 0:00")
+  assert stream.getvalue().startswith("step 0/0 (100 %)  00:00, ETA 0:00")

@@ -120,6 +120,13 @@ def split(batch: Batch, number: int) -> list[Batch]:
   return [{name: array[i] for name, array in parts.items()} for i in range(number)]
 
 
+def steps_per_epoch(examples, config_data, batch_size: int) -> float:
+  """Steps of one pass over the examples."""
+  if config_data.batch_unit == "tokens":
+    return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed=0).steps_per_epoch
+  return len(examples) / batch_size
+
+
 def make_order_at(examples, config_data, *, batch_size: int, seed: int
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""

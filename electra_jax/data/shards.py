@@ -89,7 +89,7 @@ def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, so
   packing_job = preparation.make_job(config_data, tokenizer, seed)
   writers, progress, chunks, skipped = _go_on(config_data, tokenizer, partial, job)
   with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
-            disable=not show_progress, mininterval=0.5, initial=_total(progress, "text_bytes")) as bar:
+            disable=None if show_progress else True, mininterval=0.5, initial=_total(progress, "text_bytes")) as bar:
     tokens_before = _total(progress, "tokens")
     for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
       progress.add(packed)

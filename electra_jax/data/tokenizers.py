@@ -55,7 +55,7 @@ def train_tokenizer(config_tokenizer, texts: Iterator[str], directory: str, seed
     raise UserError("There is no text to learn a vocabulary from", got="no text that is not blank",
                     allowed="some megabytes of text", fix="check --config.data.path and --config.data.heldout_share")
   with tqdm(total=config_tokenizer.training_bytes, desc=f"Training {kind} tokenizer", unit="B", unit_scale=True,
-            mininterval=1.0) as bar:
+            mininterval=1.0, disable=None) as bar:  # None: off a terminal
     limited = _limited(first, texts, config_tokenizer.training_bytes, bar)
     files = TOKENIZERS[kind].train(limited, config_tokenizer.vocab_size, lowercase, seed)
   tokenizer = TOKENIZERS[kind].tokenizer(files, lowercase, source="the new vocabulary")

@@ -1,5 +1,7 @@
 """Model card of a published model: README.md with its data, steps, FLOPs and evaluation."""
 
+from collections.abc import Sequence
+
 from electra_jax import flops
 
 # Class of transformers -> the task of the model hub that its widget runs.
@@ -9,7 +11,7 @@ TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classifi
 
 
 def make(name: str, hf_config: dict, config, step: int, num_parameters: int, evaluation: dict | None,
-         imported_from: str = "") -> str:
+         imported_from: str = "", signs: Sequence[str] = ()) -> str:
   """The card as Markdown with the front matter of the Hugging Face hub.
 
   Args:
@@ -19,6 +21,7 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
     step: optimizer updates behind the parameters.
     evaluation: a row of metrics.jsonl, of a fine-tuned run {metric: summary}; None: there was none.
     imported_from: where the run's parameters came from, if it did not start from scratch.
+    signs: what is wrong with the run, of `warning_signs.find`.
   """
   (architecture,) = hf_config["architectures"]
   task = next((task for ending, task in TASKS.items() if architecture.endswith(ending)), "feature-extraction")
@@ -55,7 +58,7 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
                             "Held out": f"{data.heldout_share:.1%} of the documents"}),
     "## Training", "", *_table(run),
     *([] if is_fine_tuned else _cost(config, step)),
-    "## Evaluation", "", *_evaluation(evaluation, step)])
+    "## Evaluation", "", *_evaluation(evaluation, step), *(f"**Warning.** {sign}\n" for sign in signs)])
 
 
 def _cost(config, step: int) -> list[str]:
@@ -69,7 +72,8 @@ def _evaluation(row: dict | None, step: int) -> list[str]:
     return ["This checkpoint was not evaluated.", ""]
   if "step" not in row:
     return ["On the dev set, over the seeds of the run.", "", *_table({name: str(v) for name, v in row.items()})]
-  values = {name: f"{value:.4g}" for name, value in sorted(row.items()) if "/" in name}
+  values = {name: f"{value:.4g}" if value == value else "not finite"
+            for name, value in sorted(row.items()) if "/" in name}
   when = "" if row["step"] == step else f" (of step {row['step']:,}, the last one before this checkpoint)"
   return [f"On held-out documents{when}; losses in nats.", "", *_table(values)]
 

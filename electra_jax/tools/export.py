@@ -12,7 +12,7 @@ from absl import flags
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import metrics
+from electra_jax import metrics, warning_signs
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
@@ -178,7 +178,7 @@ def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
                           max_tokens=model.max_position_embeddings - model.position_offset)
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
-                           imported_from(source.workdir))
+                           imported_from(source.workdir), signs_of(source))
     with open(os.path.join(place, "README.md"), "w", encoding="utf-8") as file:
       file.write(card)
   return names, left_out
@@ -197,6 +197,14 @@ def last_evaluation(workdir: str, step: int) -> dict | None:
   except UserError:  # an averaged or imported folder has no log
     return None
   return next((row for row in reversed(rows) if row["split"] == "eval" and row["step"] <= step), None)
+
+
+def signs_of(source: Source) -> list[str]:
+  """What was wrong with a pre-training up to the step that is written."""
+  if not metrics.has_rows(source.workdir):
+    return []
+  rows = metrics.read_rows(source.workdir)
+  return warning_signs.find(source.config, [row for row in rows if row["step"] <= source.step])
 
 
 def imported_from(workdir: str) -> str:

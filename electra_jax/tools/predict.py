@@ -106,7 +106,7 @@ def answer_file(run: inference.Run, path: str, task: Task = TASKS["auto"], **opt
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")
   chunk = []
-  with tqdm(total=total, desc="predicting", unit=" sentences") as bar:
+  with tqdm(total=total, desc="predicting", unit=" sentences", disable=None) as bar:
     for count, numbered in enumerate(questions(), 1):
       chunk.append(numbered)
       if len(chunk) == CHUNK_LINES or count == total:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import metrics
+from electra_jax import metrics, progress, warning_signs
 from electra_jax.errors import UserError
 
 USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
@@ -36,23 +36,30 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
   lines = [("steps", f"{last['step']:,} of {config.train.num_steps:,}", "")]
   if "mlm/loss" in last:
     beside = f"{entropy:.3f}: unigram entropy of the same tokens"
-    lines += [("held-out MLM loss", f"{last['mlm/loss']:.3f} nats", beside),
-              ("held-out MLM accuracy", f"{100 * last['mlm/accuracy']:.1f} %", ""),
-              ("held-out perplexity", f"{last['mlm/perplexity']:.1f}", "")]
+    lines += [("held-out MLM loss", _number(last["mlm/loss"], " nats"), beside),
+              ("held-out MLM accuracy", _number(100 * last["mlm/accuracy"], " %", 1), ""),
+              ("held-out perplexity", _number(last["mlm/perplexity"], digits=1), "")]
   if "rtd/auc" in last:
-    lines += [("held-out RTD AUC", f"{last['rtd/auc']:.3f}", "0.500: chance"),
-              ("held-out RTD loss", f"{last['rtd/loss']:.3f} nats", "")]
+    lines += [("held-out RTD AUC", _number(last["rtd/auc"]), "0.500: chance"),
+              ("held-out RTD loss", _number(last["rtd/loss"], " nats"), "")]
+  if "rtd/recall" in last:
+    lines.append(("replaced tokens", progress.describe_marks(last), ""))
   speeds = sorted(row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row)
   if speeds:
     lines.append(("training speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s", "median of the log windows"))
   times = [row for row in rows if "time/goodput" in row]
   if times:
     lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time that were steps"))
+  lines += [("warning", sign, "") for sign in warning_signs.find(config, rows)]
   for what, name in (("checkpoint", os.path.join("checkpoints", str(last["step"]))), ("curves", "curves.png")):
     path = os.path.abspath(os.path.join(workdir, name))
     if os.path.exists(path):
       lines.append((what, path, ""))
   return lines
+
+
+def _number(value: float, unit: str = "", digits: int = 3) -> str:
+  return f"{value:.{digits}f}{unit}" if value == value else "not finite"
 
 
 def main(argv: list[str]) -> None:
