@@ -3,7 +3,7 @@
   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
   python -m benchmarks.pretrain_peer runs/tiny
   python -m benchmarks.pretrain_peer runs/tiny --save=runs/peer      then, with GLUE's folders in DATA:
-  python -m electra_jax.tools.glue_sweep --init_from=runs/peer --data_dir=DATA --out=runs/peer_glue
+  python -m electra_jax.tools.experiments run --init_from=runs/peer --glue=DATA --out=runs/peer_glue
 
 Reads the config, the tokenizer and the batches of a workdir, builds the networks anew and trains them with torch's
 AdamW: the same rows, masks, rates and weights of the losses; other initial draws, samples and dropout. It prints our

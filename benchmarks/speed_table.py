@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from electra_jax.tools import evidence_report
+from electra_jax.tools.experiments import results
 
 FAITHFUL, WITHOUT = "faithful", "no attention dropout"  # recipes
 
@@ -77,13 +77,13 @@ def row_of(point: Point, recipe: str, said: dict) -> dict:
 
 def measure(out: str, only: str, run: Callable[[Sequence[str]], dict] = time_both) -> list[dict]:
   """Times what `out` has not, and returns all its rows."""
-  rows = evidence_report.load(out)
+  rows = results.load(out)
   work = [(point, recipe) for point in POINTS for recipe in point.recipes
           if only in point.name and (point.name, recipe) not in {(row["point"], row["recipe"]) for row in rows}]
   for number, (point, recipe) in enumerate(work, 1):
     print(f"[{number}/{len(work)}] {point.name}, {recipe}", flush=True)
     rows.append(row_of(point, recipe, run(arguments_of(point, recipe))))
-    evidence_report.save(out, rows)
+    results.save(out, rows)
   return rows
 
 

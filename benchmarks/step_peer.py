@@ -23,7 +23,7 @@ import transformers
 
 from electra_jax import config as config_lib
 from electra_jax import recipes
-from electra_jax.tools import ablate, bench
+from electra_jax.tools import bench
 
 # Without --recipe: ELECTRA-Small's recipe, small enough for two cores.
 ON_CPU = ("model.hidden_size=128", "model.embedding_size=128", "model.num_hidden_layers=4",
@@ -181,7 +181,7 @@ def main() -> None:
   recipe = options.recipe or "configs/small.py"
   settings = [*(() if options.recipe else ON_CPU), *options.set]
   _, given = recipes.load(recipe)
-  ablate.override(given, settings)
+  recipes.override(given, settings)
   config = config_lib.resolve(given)
   how = {"windows": options.windows, "window_steps": options.window_steps}
   first = time_peer(config, device, whole=options.whole, **how)

@@ -139,6 +139,50 @@ ROWS = {
                         "92.8.", "roberta_table2_full_sentences", _roberta_table3(1e-3, 0.98, 1_500, 8192, 31_000)),
 }
 
+ROBERTA = {"metrics": ("mnli", "sst2")}
+TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's average where nothing else is named)
+  "table3": dict(
+    source="ELECTRA Table 3", says="ELECTRA is best; learning from 15 % of the tokens costs most.",
+    rows={"ELECTRA": ("table3_electra", 85.0), "All-Tokens MLM": ("table3_all_tokens_mlm", 84.3),
+          "Replace MLM": ("table3_replace_mlm", 82.4), "ELECTRA 15%": ("table3_electra_15", 82.4),
+          "BERT": ("table3_bert", 82.2)}),
+  "figure3_left": dict(
+    source="ELECTRA Figure 3, left", says="Generators of a quarter to a half of the discriminator are best.",
+    rows={name.removeprefix("figure3_generator_").replace("_discriminator_", " under "): (name,)
+          for name in ROWS if name.startswith("figure3_generator")}),
+  "figure3_right": dict(
+    source="ELECTRA Figure 3, right", says="Neither two stages nor adversarial training outperform joint training.",
+    rows={"ELECTRA": ("table3_electra",), "two-stage": ("figure3_two_stage",),
+          "adversarial": ("figure3_adversarial",), "BERT": ("figure3_bert",)}),
+  "tying": dict(
+    source="ELECTRA section 3.2", says="Tied token embeddings help; tying all weights adds little.",
+    rows={"none": ("tying_none", 83.6), "token embeddings": ("tying_token_embeddings", 84.3),
+          "all": ("tying_all", 84.4)}),
+  "appendix_f": dict(
+    source="ELECTRA Appendix F", says="None of these helps.",
+    rows={"ELECTRA": ("table3_electra",), "rare tokens": ("appendix_f_rare_tokens",),
+          "temperature 2": ("appendix_f_temperature",), "never the original": ("appendix_f_excluded_original",),
+          "contrastive": ("appendix_f_contrastive",)}),
+  "footnote7": dict(
+    source="ELECTRA footnote 7", says="Random other positions than the masked ones are slightly worse.",
+    rows={"ELECTRA": ("table3_electra", 85.0), "ELECTRA 15%": ("table3_electra_15", 82.4),
+          "other 15%": ("footnote7_other_15",)}),
+  "roberta_table1": dict(
+    source="RoBERTa Table 1", says="Dynamic masks are as good as static ones or slightly better.",
+    rows={"static": ("roberta_table1_static", 84.3, 92.5), "dynamic": ("roberta_table1_dynamic", 84.0, 92.9)},
+    **ROBERTA),
+  "roberta_table2": dict(
+    source="RoBERTa Table 2", says="Without NSP results are as good or better; single sentences hurt.",
+    rows={"SEGMENT-PAIR, NSP": ("roberta_table2_segment_pair", 84.0, 92.9),
+          "SENTENCE-PAIR, NSP": ("roberta_table2_sentence_pair", 82.9, 92.1),
+          "FULL-SENTENCES": ("roberta_table2_full_sentences", 84.7, 92.5),
+          "DOC-SENTENCES": ("roberta_table2_doc_sentences", 84.7, 92.7)}, **ROBERTA),
+  "roberta_table3": dict(
+    source="RoBERTa Table 3", says="Large batches improve perplexity and MNLI.",
+    rows={"256": ("roberta_table3_256", 3.99, 84.7, 92.7), "2K": ("roberta_table3_2k", 3.68, 85.2, 92.9),
+          "8K": ("roberta_table3_8k", 3.77, 84.6, 92.8)}, metrics=("perplexity", "mnli", "sst2")),
+}
+
 
 def get_config(argument: str | None = None):
   name, _, variant = (argument or "").partition(",")

@@ -13,7 +13,7 @@
 #   FLOPS=1e17         training FLOPs of each model in the paper's convention. An H100 does about 1e17 in ten minutes;
 #                      the paper's Table 1 has 1.4e18. Default: the claim's own, 1e17 or 2e16.
 #   VOCABULARY=...     a published vocab.txt; by default a WordPiece vocabulary is trained on DATA.
-#   OUT=runs/evidence  the runs and evidence.json.   SHARDS=OUT/data  the packed text, shared by all claims.
+#   OUT=runs/evidence  the runs and results.json.   SHARDS=OUT/data  the packed text, shared by all claims.
 #   DEVICES=0,1        GPUs: a model trains on each. By default all of them.
 #   --pretrainings=3   each model with three seeds: the table has their mean and standard deviation.
 #   PYTHON=...         another interpreter than .venv's.
@@ -43,7 +43,7 @@ case "${1:-}" in
     command=(run "$@" "--out=$out" "--data=$(from_caller "${DATA:-}")" "--glue=$(from_caller "${GLUE:-}")"
       "--shards=$(from_caller "${SHARDS:-$out/data}")" "--vocabulary=$(from_caller "${VOCABULARY:-}")"
       "--devices=$devices")
-    export EVIDENCE_COMMAND="${FLOPS:+FLOPS=$FLOPS }launch/reproduce.sh $*"
+    export EXPERIMENTS_COMMAND="${FLOPS:+FLOPS=$FLOPS }launch/reproduce.sh $*"
     ;;
 esac
-exec "$python" -m electra_jax.tools.evidence "${command[@]}" ${FLOPS:+"--flops=$FLOPS"}
+exec "$python" -m electra_jax.tools.experiments "${command[@]}" ${FLOPS:+"--flops=$FLOPS"}

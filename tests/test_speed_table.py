@@ -9,7 +9,6 @@ import pytest
 from benchmarks import speed_table
 from electra_jax import config as config_lib
 from electra_jax import recipes
-from electra_jax.tools import ablate
 
 PUBLISHED = pathlib.Path(__file__).parents[1] / "docs" / "results" / "speed.json"
 
@@ -47,7 +46,7 @@ def test_points_are_the_published_ones_and_their_recipes_load():
   for point in speed_table.POINTS:
     assert published >= {(point.name, recipe) for recipe in point.recipes}
     _, given = recipes.load(point.recipe)
-    ablate.override(given, point.settings)
+    recipes.override(given, point.settings)
     config_lib.resolve(given)
 
 

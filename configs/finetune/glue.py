@@ -2,7 +2,7 @@
 
 ELECTRA Table 5 (its Base and Small, or `large`), RoBERTa Table 10 (`roberta`) and, for the comparisons of RoBERTa's
 section 4, the original BERT paper (`bert`). Of the grids of learning rates and batch sizes the middle rate and 16 or
-32; electra_jax.tools.glue_sweep runs the whole grid.
+32; electra_jax.tools.experiments runs the whole grid.
 
 Differs from the released ELECTRA code, whose Adam has no bias correction and whose MRPC and STS-B examples are shown in
 both orders (`task.swap_pairs`, which the paper does not mention).

@@ -1,50 +1,51 @@
-"""Which of two encoders is better? One number for encoders of every objective, from held-out text alone.
+"""A probe of encoders of every objective: do two halves of a held-out text belong together?
 
 A masked LM's loss and a discriminator's AUC cannot be compared, and neither says what an encoder is worth afterwards.
-The papers fine-tune on GLUE. `continuation` is the cheap substitute that needs no labels: held-out examples are cut in
-the middle, and a linear classifier on the frozen encoder's vectors of both halves says whether they belong together.
-No objective of ELECTRA Table 3 trains on this task, no input has a mask or a replaced token, and all encoders are
-asked about the same pairs.
+The papers fine-tune on GLUE. This is the cheap substitute that needs no labels: held-out examples are cut in the
+middle, and a linear classifier on the frozen encoder's vectors of both halves says whether they belong together. No
+objective of ELECTRA Table 3 trains on this task, no input has a mask or a replaced token, and all encoders are asked
+about the same pairs.
 
 Differs from the papers: GLUE fine-tuning is what their numbers are. This probe does not change the encoder, and it
 asks more for topic than for grammar.
 """
 
-from collections.abc import Callable
+import os
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 from jaxtyping import Float
 
-from electra_jax import inference, objectives
+from electra_jax import checkpoints, inference, objectives
+from electra_jax import main as main_lib
 from electra_jax.data import corpus, shards
+from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
+from electra_jax.tasks.results import write_json
+from electra_jax.tools.experiments.results import PROBE_FILE, read_probe
 
-BATCH_SIZE = 256  # halves of one forward pass
+FLAGS = flags.FLAGS
 RIDGE = 0.01  # of the number of pairs: keeps thousands of features from remembering them
 MAX_EXAMPLES = 8192  # held-out examples of the probe; half of them fit the classifier
 MIN_EXAMPLES = 40
 
+USAGE = """Probes every checkpoint of a pre-training, and its initial parameters: accuracies in WORKDIR/probe.json.
+
+  python -m electra_jax.tools.experiments.probe --workdir=runs/base"""
+
 
 class Score(NamedTuple):
-  """A quality in [0, 1] and the standard error that the number of judged pairs leaves."""
+  """An accuracy and the standard error that the number of judged pairs leaves; knowing nothing gives 0.5."""
 
   value: float
   error: float
 
 
-class Quality(NamedTuple):
-  """A row of QUALITIES: the axis of the picture and who measures."""
-
-  title: str
-  chance: float  # what knowing nothing gives
-  measure: Callable[[inference.Run, str], Score]  # (run at a checkpoint, its workdir)
-
-
-def continuation(run: inference.Run, workdir: str) -> Score:
+def measure(run: inference.Run, workdir: str) -> Score:
   """Accuracy of a frozen-encoder classifier: is the second half the first one's own, or another example's?
 
   Raises:
@@ -58,8 +59,10 @@ def continuation(run: inference.Run, workdir: str) -> Score:
                     allowed=f"at least {MIN_EXAMPLES}, better thousands",
                     fix="raise --set=data.heldout_share, or use another --out with more text")
   ids, num_tokens, _ = examples.read(np.arange(number))
-  halves = split_examples(ids, num_tokens, run.tokenizer.special_ids)
-  vectors = encode(run, [half for pair in halves for half in pair])
+  tokenizer = run.tokenizer
+  halves = [Sentence("", [tokenizer.cls_id, *half.tolist(), tokenizer.sep_id], [], [])
+            for pair in split_examples(ids, num_tokens, tokenizer.special_ids) for half in pair]
+  vectors = np.stack(inference.embed(run, halves, "mean"))
   return classify(vectors[0::2], vectors[1::2])
 
 
@@ -71,23 +74,6 @@ def split_examples(ids, num_tokens, special_ids) -> list[tuple[np.ndarray, np.nd
   """
   rows = [row[:length][~np.isin(row[:length], special_ids)] for row, length in zip(ids, num_tokens)]
   return [(row[:len(row) // 2], row[len(row) // 2:]) for row in rows]
-
-
-def encode(run: inference.Run, texts: list[np.ndarray]) -> Float[np.ndarray, "texts hidden"]:
-  """The mean over the tokens of the last layer, each text read by itself between [CLS] and [SEP]."""
-  tokenizer = run.tokenizer
-  length = max(len(text) for text in texts) + 2
-  vectors = []
-  for start in range(0, len(texts), BATCH_SIZE):
-    ids = np.full((BATCH_SIZE, length), tokenizer.pad_id, np.int32)
-    mask = np.zeros((BATCH_SIZE, length), bool)
-    chunk = texts[start:start + BATCH_SIZE]
-    for row, text in enumerate(chunk):
-      ids[row, :len(text) + 2] = [tokenizer.cls_id, *text, tokenizer.sep_id]
-      mask[row, :len(text) + 2] = True
-    batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}
-    vectors.append(jax.device_get(inference.pooled(run.params, batch, run.network, "mean"))[:len(chunk)])
-  return np.concatenate(vectors)
 
 
 def classify(first: Float[np.ndarray, "examples hidden"], second: Float[np.ndarray, "examples hidden"]) -> Score:
@@ -127,6 +113,24 @@ def untrained(run: inference.Run) -> inference.Run:
   return run._replace(params=jax.jit(objective.init)(jax.random.key(config.seed), batch), step=0)
 
 
-QUALITIES = {
-  "continuation": Quality("accuracy: do two held-out halves belong together?", 0.5, continuation),
-}
+def probe(workdir: str) -> dict[int, list[float]]:
+  """Step -> (accuracy, standard error) of the initial parameters and every checkpoint; what is known stays."""
+  points, steps = read_probe(workdir), checkpoints.saved_steps(workdir)
+  for step in (0, *steps):
+    if step not in points:
+      run = inference.load(workdir, step or steps[-1])
+      points[step] = list(measure(run if step else untrained(run), workdir))
+      print(f"step {step:,}: {points[step][0]:.4f} ± {points[step][1]:.4f}", flush=True)
+      write_json(os.path.join(workdir, PROBE_FILE), points)
+  return points
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  del argv
+  main_lib.start_jax()
+  probe(FLAGS.workdir)
+
+
+if __name__ == "__main__":
+  main_lib.run(main, USAGE)

@@ -1,0 +1,1 @@
+"""Experiments: rows of pre-trainings and fine-tunings under one budget, run, compared and published."""

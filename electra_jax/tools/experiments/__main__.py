@@ -1,0 +1,249 @@
+"""The command of experiments: plan, run, publish."""
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from absl import flags
+
+from electra_jax import main as main_lib
+from electra_jax import metrics
+from electra_jax.errors import UserError
+from electra_jax.tools.experiments import finetuning, records, report, results, runs
+from electra_jax.tools.experiments import rows as rows_lib
+from electra_jax.tools.experiments.finetuning import Tuning
+from electra_jax.tools.experiments.processes import Running, run_all
+from electra_jax.tools.experiments.rows import Budget, Planned, Table
+
+FLAGS = flags.FLAGS
+
+USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on GLUE, and compares them.
+
+  What would run:      python -m electra_jax.tools.experiments plan small-vs-bert --flops=1e17
+  Run it:              python -m electra_jax.tools.experiments run small-vs-bert --flops=1e17 --data=CORPUS \\
+                           --glue=GLUE --out=runs/evidence --devices=0,1
+  Without labels:      ... run ablations:table3,tiny --steps=200 --probe --out=runs/table3
+  Recipes of your own: ... run configs/small.py my.py --flops=1e16 --probe --out=runs/two
+  GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue --rates=1e-4,2e-4 --batch_sizes=16,32
+  Into the documents:  ... publish --out=runs/evidence
+
+Tables: NAMES; `all` means those without a file in front.
+docs/experiments.md says what is equal, what the figures mean, and what lies where.
+
+Kill it at any moment, or set --train_seconds and --glue_seconds: the same command resumes, and what is finished is not
+run again."""
+
+COMMAND_VARIABLE = "EXPERIMENTS_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
+PLACES = tuple(f"--{name}=" for name in ("out", "data", "shards", "vocabulary", "glue", "devices"))
+
+
+def names() -> list[str]:
+  """Of all tables."""
+  return [table.name for file in rows_lib.FILES for table in rows_lib.tables(file).values()]
+
+
+# ---- what the flags say ----
+
+
+def place() -> runs.Place:
+  """Where things are."""
+  return runs.Place(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
+                    vocabulary=FLAGS.vocabulary, train_seconds=FLAGS.train_seconds, glue_seconds=FLAGS.glue_seconds)
+
+
+def budget() -> Budget:
+  """Of the pre-trainings."""
+  return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
+
+
+def own_tuning() -> dict[str, object]:
+  """The fields of Tuning that the command names."""
+  settings = [*[f"task.num_seeds={FLAGS.seeds}"] * (FLAGS.seeds is not None),
+              *[f"task.max_train_examples={FLAGS.max_train_examples}"] * (FLAGS.max_train_examples is not None),
+              *FLAGS.glue_set]
+  values = {"recipe": FLAGS.recipe, "paper": FLAGS.paper, "settings": settings, "rates": FLAGS.rates.split(","),
+            "batch_sizes": FLAGS.batch_sizes.split(","), "from_mnli": FLAGS.from_mnli, "ensemble": FLAGS.ensemble}
+  defaults = Tuning._field_defaults
+  return {key: value for key, value in values.items() if value and value != [""] and value != defaults[key]}
+
+
+def given_speeds(table: Table) -> dict[str, float]:
+  """Model.key -> tokens a second, from --speed.
+
+  Raises:
+    UserError: no number, or a recipe that no table has.
+  """
+  known, found = {model.key for one in (table, *rows_lib.tables().values()) for model in one.models}, {}
+  for one in FLAGS.speed:
+    key, _, number = one.partition("=")
+    try:
+      found[key] = float(number)
+    except ValueError:
+      found[key] = math.nan
+    if key not in known or not 0 < found[key] < math.inf:
+      raise UserError("--speed cannot be used", got=one, allowed=f"RECIPE=TOKENS_PER_SECOND, of {sorted(known)}",
+                      fix="use --speed=electra_small=1.6e6 --speed=electra_small:fast=2.4e6")
+  return {model.key: found[model.key] for model in table.models if model.key in found}
+
+
+def repeated() -> str:
+  """What repeats this run, but for places."""
+  return os.environ.get(COMMAND_VARIABLE) or " ".join(
+    ["python -m electra_jax.tools.experiments", *(word for word in sys.argv[1:] if not word.startswith(PLACES))])
+
+
+# ---- commands ----
+
+
+def plan(arguments: list[str]) -> None:
+  """Prints each run with its steps."""
+  for table in rows_lib.tables_of(arguments):
+    print(rows_lib.describe(table, rows_lib.plan(table, FLAGS.out, budget(), only=only())))
+
+
+def only() -> list[str]:
+  """Model.key of --only."""
+  return list(filter(None, FLAGS.only.split(",")))
+
+
+def run(arguments: list[str]) -> None:
+  """Makes what is missing of each table, and writes the figures after every stage."""
+  if not FLAGS.out:
+    raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
+  names = FLAGS.tasks.split(",") if FLAGS.tasks else list(rows_lib.GLUE)
+  if unknown := [name for name in names if name not in finetuning.ORDER]:
+    raise UserError("A task of --tasks is unknown", got=", ".join(unknown), allowed=", ".join(finetuning.ORDER),
+                    fix="use --tasks=cola,rte")
+  if FLAGS.init_from:
+    return sweep(names)
+  tables = rows_lib.tables_of(arguments)
+  for table in tables:
+    records.record(FLAGS.out, table, budget()._replace(speeds=given_speeds(table)), own_tuning(), repeated())
+    print(rows_lib.describe(table, records.planned(FLAGS.out, table, only())), flush=True)
+  finished: set[str] = set()
+  while rows := {row.folder: row for table in tables for row in records.planned(FLAGS.out, table, only())
+                 if row.folder not in finished}:  # again for those of equal time
+    runs.prepare(list(rows.values()), place())
+    run_rows(tables, rows)
+    finished |= rows.keys()
+  for table in tables:
+    found = records.figures_of(FLAGS.out, table)
+    text = "\n".join([report.table(table, found), "", *report.differences(table, found), ""])
+    base = os.path.join(FLAGS.out, rows_lib.slug(table.name))
+    with open(f"{base}.md", "w", encoding="utf-8") as file:
+      file.write(text)
+    report.draw(table, records.planned(FLAGS.out, table), found, f"{base}.png")
+    print(f"\n{table.name}: {base}.md, {base}.png\n{text}")
+
+
+def run_rows(tables: Sequence[Table], rows: Mapping[str, Planned]) -> None:
+  """All models of several tables at once, so that no device waits; a model that tables share has all their tasks."""
+  running, facts = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
+  tasks, tunings = {folder: {} for folder in rows}, {}
+  for table in tables:
+    for row in records.planned(FLAGS.out, table, only()):
+      if row.folder in rows:
+        wanted = FLAGS.tasks.split(",") if FLAGS.tasks else table.tasks
+        tasks[row.folder] |= dict.fromkeys(task for task in table.tasks if task in wanted)  # each once, in order
+        tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
+
+  def after_each() -> None:
+    with running.changed:  # not two at once
+      records.collect(FLAGS.out)
+
+  run_all([(os.path.basename(folder), lambda folder=folder, row=row: runs.make(
+    row, list(tasks[folder]), place(), tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
+    for folder, row in rows.items()], running)
+
+
+def sweep(names: Sequence[str]) -> None:
+  """GLUE alone, from a run that exists or published weights."""
+  if not FLAGS.glue:
+    raise UserError("--glue is missing", got="nothing", allowed="GLUE's folders, or tfds:glue", fix="use --glue=GLUE")
+  running = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 1)
+  run_all([("GLUE", lambda: print(finetuning.sweep(
+    FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running, FLAGS.glue_seconds)))], running)
+
+
+def publish(arguments: list[str]) -> None:
+  """Merges the figures into the documents and draws the curves; without --out only writes the page anew."""
+  del arguments
+  folder = FLAGS.results
+  path = os.path.join(folder, "evidence.json")
+  rows = results.load(path)
+  if FLAGS.out:
+    rows = results.merge(rows, records.collect(FLAGS.out))
+    for name in [name for name in records.recorded(FLAGS.out) if name in rows_lib.tables()]:
+      draw(rows_lib.tables()[name], os.path.join(folder, f"{name}.png"))
+    results.save(path, rows)
+  if not rows:
+    raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
+                    allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
+  page = report.page(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.page) or "."))
+  with open(FLAGS.page, "w", encoding="utf-8") as file:
+    file.write(page)
+  print(f"{len(rows)} figures: {path}, {FLAGS.page}")
+
+
+def draw(table: Table, path: str) -> None:
+  """The curves of a table, unless the picture that is there may show models that this folder has no runs of."""
+  rows = records.planned(FLAGS.out, table)
+  missing = [row.model.name for row in rows if not metrics.has_rows(row.workdir)]
+  if missing and os.path.exists(path):
+    print(f"{path} stays as it is: {FLAGS.out} has no runs of {', '.join(missing)}")
+  else:
+    report.draw(table, rows, records.figures_of(FLAGS.out, table), path)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run, "publish": publish}
+
+
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("out", "", "Folder of the runs.")
+  flags.DEFINE_float("flops", None, "Training FLOPs of each model, in the paper's convention; default: the table's.",
+                     lower_bound=1.0)
+  flags.DEFINE_integer("steps", None, "Updates of each model, in place of --flops.", lower_bound=1)
+  flags.DEFINE_string("data", "", "The corpus, a data.path; default: the recipes' own; not needed where shards exist.")
+  flags.DEFINE_string("shards", "", "Folder of the tokenizers and shards; default: OUT/data.")
+  flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = one is trained on DATA.")
+  flags.DEFINE_string("glue", "", "Folder with GLUE's folders, or tfds:glue; empty = no fine-tuning.")
+  flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
+  flags.DEFINE_float("train_seconds", 0.0, "Stop each pre-training after so long, with a checkpoint; 0 = never.")
+  flags.DEFINE_float("glue_seconds", 0.0, "Stop each model's fine-tunings after so long; 0 = never.")
+  flags.DEFINE_integer("glue_at_once", None, "Fine-tunings that share a device; default: 4, with --init_from 1.",
+                       lower_bound=1)
+  flags.DEFINE_integer("pretrainings", 1, "Of each model, with as many seeds.", lower_bound=1)
+  flags.DEFINE_integer("points", 10, "Checkpoints and evaluations of each pre-training.", lower_bound=1)
+  flags.DEFINE_bool("probe", False, "Keep and probe every checkpoint (experiments/probe.py).")
+  flags.DEFINE_string("only", "", "Recipes of the table, with commas; empty = all.")
+  flags.DEFINE_multi_string("speed", [], "RECIPE=TOKENS_PER_SECOND alone on the device, for the rows of equal time; "
+                            "default: what its run reached, which says nothing where models shared the device.")
+  flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
+  flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")
+  flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the table's.")
+  flags.DEFINE_integer("seeds", None, "Fine-tunings of each task.", lower_bound=1)
+  flags.DEFINE_integer("max_train_examples", None, "Of each GLUE task; 0 = all.", lower_bound=0)
+  flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
+  flags.DEFINE_string("recipe", Tuning().recipe, "The recipe of the fine-tunings.")
+  flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta, bert.")
+  flags.DEFINE_string("rates", "", "Learning rates, with commas; empty = the recipe's.")
+  flags.DEFINE_string("batch_sizes", "", "Batch sizes, with commas; empty = the recipe's.")
+  flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
+  flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")
+  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")
+  flags.DEFINE_string("page", "docs/results.md", "publish: the page that is written.")
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) < 2 or argv[1] not in COMMANDS:
+    raise UserError("What to do is not clear", got=" ".join(argv[1:]) or "nothing", allowed=", ".join(COMMANDS),
+                    fix="python -m electra_jax.tools.experiments plan all")
+  COMMANDS[argv[1]](argv[2:])
+
+
+if __name__ == "__main__":
+  define_flags()
+  main_lib.run(main, USAGE.replace("NAMES", ", ".join(names()), 1), takes_arguments=True)

@@ -1,0 +1,194 @@
+"""Sweeps over GLUE: tasks x learning rates x batch sizes, a process each, and a table of the dev scores."""
+
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from ml_collections import FrozenConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax import recipes, tasks
+from electra_jax.tasks import ensembles, glue, results, scoring, submissions
+from electra_jax.tasks.tables import percent
+from electra_jax.tools.experiments.processes import Failed, Running
+
+FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1
+RANKING = ("qnli_ranking", "wnli_ranking")  # for the test server; their dev scores enter no average
+# The slowest task first, so that no slow one is left at the end; others may start from MNLI.
+ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "mrpc", "wnli_ranking", "wnli")
+
+
+class Tuning(NamedTuple):
+  """A way to fine-tune."""
+
+  recipe: str = "configs/finetune/glue.py"
+  paper: str = ""  # what follows the task in the recipe's argument: large, roberta, bert
+  settings: Sequence[str] = ()  # KEY=VALUE, or TASK:KEY=VALUE of one task
+  rates: Sequence[str] = ("",)  # learning rates; "" = the recipe's
+  batch_sizes: Sequence[str] = ("",)
+  from_mnli: bool = False  # RTE, STS-B and MRPC start from the best MNLI run
+  ensemble: int = 0  # best runs of each task that answer together
+
+
+class Point(NamedTuple):
+  """A point of the grid."""
+
+  task: str
+  rate: str  # "" = the recipe's
+  batch_size: str
+
+  def folder(self, out: str) -> str:
+    """Its workdir."""
+    return os.path.join(out, self.task, f"rate_{self.rate or 'recipe'}_batch_{self.batch_size or 'recipe'}")
+
+  def results(self, out: str) -> str:
+    """Appears when all seeds have ended."""
+    return os.path.join(self.folder(out), "results.json")
+
+
+def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
+  """All points in the order in which they start.
+
+  >>> [point.task for point in grid(["rte", "mnli"], Tuning(rates=["1e-5", "2e-5"]))]
+  ['mnli', 'mnli', 'rte', 'rte']
+  """
+  ordered = sorted(names, key=ORDER.index)
+  return [Point(*point) for point in itertools.product(ordered, tuning.rates or [""], tuning.batch_sizes or [""])]
+
+
+def settings_of(task: str, settings: Sequence[str]) -> list[str]:
+  """KEY=VALUE of a task's runs: those for all tasks, and TASK:KEY=VALUE of this one.
+
+  >>> settings_of("rte", ["task.num_seeds=3", "rte:task.max_length=256", "cola:task.max_length=48"])
+  ['task.num_seeds=3', 'task.max_length=256']
+  """
+  split = [re.match(r"(?:(\w+):)?(.*)", setting) for setting in settings]
+  return [match[2] for match in split if match[1] in (None, task)]
+
+
+def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: str) -> tuple[str, list[str]]:
+  """The run of a point: its recipe, and KEY=VALUE on it."""
+  settings = [f"task.init_from={init_from}", f"task.data_dir={data_dir}", *settings_of(point.task, tuning.settings)]
+  settings += [f"optimizer.learning_rate={point.rate}"] * bool(point.rate)
+  settings += [f"train.batch_size={point.batch_size}"] * bool(point.batch_size)
+  return f"{tuning.recipe}:{point.task}" + f",{tuning.paper}" * bool(tuning.paper), settings
+
+
+def command(point: Point, out: str, recipe: str, settings: Sequence[str]) -> list[str]:
+  """The run of a point as a command line."""
+  return [sys.executable, "-m", "electra_jax.main", f"--config={recipe}", f"--workdir={point.folder(out)}",
+          *(f"--config.{setting}" for setting in settings)]
+
+
+def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_dir: str, running: Running,
+          limit: float = 0.0) -> str:
+  """Runs what is missing of a grid, and returns its table, also in OUT/summary.md; "" where the time was too short.
+
+  Raises:
+    Failed: a run has failed; the others have ended.
+    Interrupted: everything was asked to stop.
+  """
+  points, begun = grid(names, tuning), time.monotonic()
+
+  def run_one(point: Point, start: str) -> Failed | None:
+    recipe, settings = recipe_and_settings(point, tuning, start, data_dir)
+    left = limit - (time.monotonic() - begun) if limit else 0.0
+    if (limit and left <= 0) or is_finished(point, out, recipe, settings):
+      return None
+    print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}: "
+          f"{point.folder(out)}", flush=True)
+    try:
+      running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1, left)
+    except Failed as error:
+      return error
+    return None
+
+  later = [point for point in points if tuning.from_mnli and point.task in FROM_MNLI and "mnli" in names]
+  for group in ([point for point in points if point not in later], later):
+    start = best_points(points, out)["mnli"].folder(out) if group is later and later else init_from
+    with ThreadPoolExecutor(max(1, len(group))) as pool:
+      failed = [error for error in pool.map(run_one, group, [start] * len(group)) if error]
+    if failed:
+      raise Failed(f"{len(failed)} of {len(points)} runs failed, {failed[0]}")
+  return summarise(points, out, tuning.ensemble) if all(os.path.exists(p.results(out)) for p in points) else ""
+
+
+def is_finished(point: Point, out: str, recipe: str, settings: Sequence[str]) -> bool:
+  """Whether the point has results of this very run; with more seeds, for instance, it is another one."""
+  if not os.path.exists(point.results(out)):
+    return False
+  _, given = recipes.load(recipe)
+  recipes.override(given, settings)
+  before = FrozenConfigDict(config_lib.read_record(point.folder(out))["given"])  # lists become tuples again
+  return not config_lib.diff(before, given)
+
+
+def best_points(points: Sequence[Point], out: str) -> dict[str, Point]:
+  """For each task with results the point with the best median; a median that is not finite never wins."""
+  found = {}
+  for task in dict.fromkeys(point.task for point in points):
+    ended = [point for point in points if point.task == task and os.path.exists(point.results(out))]
+    if ended:
+      best = scoring.best([_summary(point, out)[_row(task).metrics[0]]["median"] for point in ended])
+      found[task] = ended[best or 0]
+  return found
+
+
+def _row(task: str) -> glue.Row:
+  return glue.GLUE[task.removesuffix("_ranking")]
+
+
+def _summary(point: Point, out: str) -> dict:
+  return results.read_json(point.results(out))["summary"]
+
+
+def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
+  """The table of all points and both GLUE scores as Markdown; also OUT/summary.md and OUT/submission.zip."""
+  best = best_points(points, out)
+  lines = ["# GLUE, dev, percent", "", "| Task | Metric | Rate | Batch | Median | Min | Max | SD | Runs | Best |",
+           "|---|---|---|---|---|---|---|---|---|---|"]
+  for point in points:
+    for metric in _row(point.task).metrics:
+      row = _summary(point, out)[metric]
+      spread = " | ".join(percent(row[key]) for key in ("median", "min", "max", "sd"))
+      where = f"{point.rate or 'recipe'} | {point.batch_size or 'recipe'}"
+      mark = "*" * (best[point.task] == point)
+      lines.append(f"| {point.task} | {metric} | {where} | {spread} | {row['num_runs']} | {mark} |")
+  medians = {task: {name: row["median"] for name, row in _summary(point, out).items()} for task, point in best.items()}
+  lines += ["", f"GLUE score (ELECTRA section 3.1: eight tasks): {percent(scoring.glue_score(medians))}; the "
+            f"leaderboard's (nine tasks): {percent(scoring.leaderboard_score(medians))}. A dash: tasks are missing."]
+  lines += ["", "| The papers | " + " | ".join(best) + " |", "|---" * (len(best) + 1) + "|",
+            *(f"| {model} | " + " | ".join(str(row.get(task, "-")) for task in best) + " |"
+              for model, row in glue.PAPER.items())]
+  lines += _together(points, best, out, ensemble_size)
+  text = "\n".join(lines) + "\n"
+  with open(os.path.join(out, "summary.md"), "w", encoding="utf-8") as file:
+    file.write(text)
+  return text
+
+
+def _together(points: Sequence[Point], best: Mapping[str, Point], out: str, size: int) -> list[str]:
+  """Ensembles of each task's best runs, whatever their rate; with answers to the test splits, the zip."""
+  lines, files = [], {}
+  for task_name, point in best.items():
+    task = tasks.make(config_lib.load(point.folder(out)).task)
+    runs = [(other.folder(out), run) for other in points if other.task == task_name
+            for run in results.load(other.folder(out))]
+    members = ensembles.choose(runs, task.metric, max(1, size))
+    if size > 1 and members:
+      scores = ensembles.score(task, members)
+      shown = ", ".join(f"{name} {percent(value)}" for name, value in scores.items())
+      lines.append(f"- {task_name}: {len(members)} runs together {shown}")
+    if members and config_lib.load(point.folder(out)).task.write_test_predictions:
+      answers, notes = submissions.answers(task, members)
+      files |= answers
+      lines += [f"- {note}" for note in notes]
+  if files:
+    submissions.write_zip(os.path.join(out, "submission.zip"), files)
+    lines.append(f"- submission.zip: {', '.join(files)}")
+  return ["", *lines] if lines else []

@@ -1,0 +1,155 @@
+"""Processes of an experiment: devices that runs share, time limits, signals, and the end of everything on a failure."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from electra_jax.errors import Interrupted, UserError
+
+GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a checkpoint
+MEMORY_SHARE = 0.85  # of a device, for all processes that share it
+
+
+class Failed(Exception):
+  """A run that has ended badly; says why."""
+
+
+class Running:
+  """The processes that run now; each has a group of its own, so that what it started ends with it.
+
+  A device has `at_once` places: a pre-training takes all of them, a fine-tuning takes one.
+  """
+
+  def __init__(self, devices: Sequence[str] = ("",), at_once: int = 1):
+    self.devices, self.at_once = list(devices), at_once  # values of CUDA_VISIBLE_DEVICES; "" = leave it alone
+    self.free, self.changed = [at_once] * len(self.devices), threading.Condition()
+    self.processes: set[subprocess.Popen] = set()
+    self.stopped = 0.0  # when all were asked to stop
+
+  @contextlib.contextmanager
+  def place(self, size: int) -> Iterator[str]:
+    """Waits for `size` free places on one device, and takes them."""
+    with self.changed:
+      self.changed.wait_for(lambda: max(self.free) >= size)
+      number = self.free.index(max(self.free))
+      self.free[number] -= size
+    try:
+      yield self.devices[number]
+    finally:
+      with self.changed:
+        self.free[number] += size
+        self.changed.notify_all()
+
+  def call(self, command: Sequence[str], log: str, size: int, limit: float = 0.0) -> bool:
+    """Runs a command on `size` places, its output in `log`; whether it came to its end.
+
+    Args:
+      limit: seconds after which it is asked to stop; 0 = never.
+
+    Raises:
+      Failed: it ended badly.
+      Interrupted: everything was asked to stop.
+    """
+    with self.place(size) as device:
+      if self.stopped:
+        raise Interrupted
+      os.makedirs(os.path.dirname(log), exist_ok=True)
+      environment = os.environ | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
+      share = size / self.at_once / self.devices.count(device)
+      if share < 1:
+        environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{MEMORY_SHARE * share:.3f}")
+      with open(log, "a", encoding="utf-8") as file:
+        file.write(" ".join(command) + "\n")
+        file.flush()
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
+      self.processes.add(process)
+      try:
+        status, has_ended = _wait(process, limit)
+      finally:
+        _signal_group(process, signal.SIGKILL)  # whatever is left of the group
+        self.processes.discard(process)
+    if self.stopped:
+      raise Interrupted
+    if status and has_ended:
+      with open(log, encoding="utf-8", errors="replace") as file:
+        raise Failed(f"{log}:\n" + "".join(file.readlines()[-6:]))
+    return has_ended
+
+  def end_stragglers(self) -> None:
+    """Kills what goes on long after it was asked to stop; the groups would outlive this process."""
+    if self.stopped and time.monotonic() > self.stopped + GRACE_SECONDS:
+      for process in list(self.processes):
+        _signal_group(process, signal.SIGKILL)
+
+  @contextlib.contextmanager
+  def stop_all_on_signals(self) -> Iterator[None]:
+    """Passes Ctrl-C and SIGTERM on to every running process; starts no further ones."""
+    def stop(number, frame):
+      del number, frame
+      self.stopped = self.stopped or time.monotonic()
+      for process in list(self.processes):
+        _signal_group(process, signal.SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+      yield
+      return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+      yield
+    finally:
+      for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_all(jobs: Sequence[tuple[str, Callable[[], object]]], running: Running) -> None:
+  """Runs named jobs, each in a thread that waits for its devices; the first ones start first.
+
+  Raises:
+    UserError: some have failed; the others have ended.
+    Interrupted: Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
+  """
+  failed = []
+
+  def make(name: str, job: Callable[[], object]) -> None:
+    try:
+      job()
+    except Interrupted:
+      pass
+    except Exception as error:
+      failed.append(f"{name}: {error if isinstance(error, Failed) else f'{type(error).__name__}: {error}'}")
+
+  threads = [threading.Thread(target=make, args=job, daemon=True) for job in jobs]
+  with running.stop_all_on_signals():
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      while thread.is_alive():
+        thread.join(0.2)  # short, so that signals are seen
+        running.end_stragglers()
+  if running.stopped:
+    raise Interrupted("Stopped, as asked. The same command resumes from the last checkpoints.")
+  if failed:
+    raise UserError(f"{len(failed)} of {len(jobs)} runs failed", got="\n    ".join(failed),
+                    allowed="runs that end well", fix="correct what it says and start the same command "
+                    "again; what is finished stays")
+
+
+def _wait(process: subprocess.Popen, limit: float) -> tuple[int, bool]:
+  """(exit status, whether it ended by itself)."""
+  try:
+    return process.wait(limit or None), True
+  except subprocess.TimeoutExpired:
+    _signal_group(process, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      return process.wait(GRACE_SECONDS), False
+    _signal_group(process, signal.SIGKILL)
+    return process.wait(), False
+
+
+def _signal_group(process: subprocess.Popen, number: int) -> None:
+  with contextlib.suppress(ProcessLookupError, PermissionError):
+    os.killpg(process.pid, number)

@@ -1,0 +1,94 @@
+"""Records of a folder of experiments: what each table was run with, and its figures so far."""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from electra_jax.errors import UserError
+from electra_jax.tasks.results import write_json
+from electra_jax.tools.experiments import results, rows
+from electra_jax.tools.experiments.finetuning import Tuning
+from electra_jax.tools.experiments.rows import Budget, Planned, Table
+
+FILE = "experiments.json"  # in OUT: table -> what it was run with
+
+
+def recorded(out: str) -> dict[str, dict]:
+  """Table -> what it was run with in a folder."""
+  path = os.path.join(out, FILE)
+  if not os.path.exists(path):
+    return {}
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)
+
+
+def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, object], command: str) -> None:
+  """Keeps what a table is run with; another budget in the same folder would compare two, other settings would not fit
+  the models that tables share.
+
+  Args:
+    tuning: the fields of Tuning that the command names.
+    command: what repeats it.
+
+  Raises:
+    UserError: the folder has runs of another budget or with other settings.
+  """
+  before = recorded(out)
+  budget = budget._replace(flops=budget.flops or (None if budget.steps else table.flops),
+                           speeds=budget.speeds or before.get(table.name, {}).get("budget", {}).get("speeds", {}))
+  for name, facts in before.items():
+    other = Budget(**facts["budget"])
+    if list(other.settings) != list(budget.settings):
+      raise UserError(f"{out} holds runs with other settings, and tables share their models",
+                      got=f"{other.settings} for {name}, {list(budget.settings)} for {table.name}", allowed="the same",
+                      fix="use another --out")
+    if name == table.name and (other.flops, other.steps) != (budget.flops, budget.steps):
+      raise UserError(f"{out} holds runs of another budget", allowed="the same", fix="use another --out",
+                      got=f"(FLOPs, steps) {other.flops, other.steps} there, {budget.flops, budget.steps} asked for")
+  is_named = table.name != "recipes"
+  shared = [setting for setting in budget.settings if setting.startswith(("log.", "train.compute_dtype="))]
+  facts = {"arguments": [table.name] if is_named else [model.recipe for model in table.models],
+           "budget": budget._asdict(), "fine_tuning": tuning_folder(tuning), "command": command,
+           "tuning": {**tuning, "settings": [*table.fine_tuning, *shared, *tuning.get("settings", ())]}}
+  os.makedirs(out, exist_ok=True)
+  write_json(os.path.join(out, FILE), before | {table.name: facts})
+
+
+def tuning_folder(tuning: Mapping[str, object]) -> str:
+  """Name of the folder of the sweeps that are made in this way: glue, and behind it whatever the command names.
+
+  >>> tuning_folder({"settings": ["task.num_seeds=3"], "rates": ["1e-4", "2e-4"]})
+  'glue-task.num_seeds=3-rates=1e-4,2e-4'
+  """
+  words = [*tuning.get("settings", ()), *(f"{key}={','.join(value) if isinstance(value, list) else value}"
+                                          for key, value in tuning.items() if key not in ("settings", "ensemble"))]
+  return re.sub(r"[^\w.,=-]", "_", "-".join(["glue", *words]))
+
+
+def planned(out: str, table: Table, only: Sequence[str] = ()) -> list[Planned]:
+  """The models of a table that was run, those of equal time too where the speeds are known."""
+  facts = recorded(out)[table.name]
+  budget, tuning, seconds = Budget(**facts["budget"]), Tuning(**facts["tuning"]), {}
+  for row in rows.plan(table, out, budget._replace(pretrainings=1)):
+    measured = {one["metric"]: one for one in results.rows_of(table, row, "", tuning)}.get("train/tokens_per_second")
+    is_finished = measured and measured["steps"] == measured["planned_steps"]
+    if speed := budget.speeds.get(row.model.key, measured["value"] if is_finished else None):
+      seconds[row.model.key] = row.config.train.batch_size * row.config.data.sequence_length / speed
+  return [row._replace(fine_tuning=facts["fine_tuning"])
+          for row in rows.plan(table, out, budget, seconds_per_step=seconds, only=only)]
+
+
+def figures_of(out: str, table: Table) -> list[dict]:
+  """Every figure of a table so far."""
+  facts = recorded(out)[table.name]
+  return [one for models in rows.by_model(planned(out, table))
+          for one in results.figures_of(table, models, facts["command"], Tuning(**facts["tuning"]))]
+
+
+def collect(out: str) -> list[dict]:
+  """OUT/results.json: every figure of every table so far."""
+  found = [one for facts in recorded(out).values() for table in rows.tables_of(facts["arguments"])
+           for one in figures_of(out, table)]
+  results.save(os.path.join(out, "results.json"), found)
+  return found

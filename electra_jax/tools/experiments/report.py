@@ -1,0 +1,236 @@
+"""Report of an experiment: tables next to the papers' numbers, differences with their noise, curves, the page."""
+
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import scipy.stats
+
+from electra_jax import config as config_lib
+from electra_jax import figures, flops, metrics
+from electra_jax.objectives.table import ROWS as OBJECTIVES
+from electra_jax.tasks import glue
+from electra_jax.tools.experiments.results import read_probe
+from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, by_model, tables
+
+PERPLEXITY = "perplexity"  # of held-out text; it means something only between masked LMs
+PROBE = "probe"
+TITLES = {AVERAGE: "GLUE", PERPLEXITY: "Perplexity", PROBE: "Probe", "untrained": "Probe, untrained",
+          **{name: row.folder for name, row in glue.GLUE.items()}}
+KEYS = {PERPLEXITY: "heldout/mlm/perplexity", PROBE: "probe/trained", "untrained": "probe/untrained"}
+HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Replace MLM loss",
+           "all_tokens_mlm/loss": "All-Tokens MLM loss"}
+
+
+def table(of: Table, rows: Sequence[dict]) -> str:
+  """A Markdown table: the paper's numbers, ours, each task, what the training cost."""
+  has = {row["metric"] for row in rows}
+  compared = [*of.metrics, *[PROBE] * (KEYS[PROBE] in has)]
+  others = [name for name in ("untrained", *of.tasks) if name not in compared and _key(name) in has]
+  with_paper = [metric for metric in compared if any(model.paper.get(metric) for model in of.models)]
+  head = ["Model"]
+  for metric in compared:
+    head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
+  several = any(_pretrainings(row) > 1 for row in rows)
+  head += [TITLES[name] for name in others] + ["Held-out"] + ["Pre-trainings"] * several
+  head += ["Steps", "Tokens", "FLOPs", "Minutes", "Card"]
+  lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+  for model in of.models:
+    own = {row["metric"]: row for row in rows if row["model"] == model.name}
+    if not own:
+      continue
+    first = next(iter(own.values()))
+    cells = [model.name]
+    for metric in compared:
+      cells += [_number(model.paper.get(metric), metric)] * (metric in with_paper) + [_value(own, metric)]
+    cells += [_value(own, name, spread=False) for name in others]
+    heldout = [f"{title} {own[f'heldout/{name}']['value']:.3f}" for name, title in HELDOUT.items()
+               if f"heldout/{name}" in own]
+    heldout[:1] = [f"generator's {heldout[0]}"] if len(heldout) > 1 else heldout[:1]
+    steps = f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (first["steps"] < first["planned_steps"])
+    cells += [", ".join(heldout)] + [str(max(map(_pretrainings, own.values())))] * several
+    cells += [steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
+              f"{first['minutes']:,.1f}", first["card"]]
+    lines.append("| " + " | ".join(cells) + " |")
+  return "\n".join(lines)
+
+
+class Difference(NamedTuple):
+  """Between a model of a table and the first one."""
+
+  model: str
+  first: str
+  metric: str  # the table's first one, or the probe where it has not been measured
+  ours: float
+  noise: float  # of the two spreads, of means' standard errors; 0 where the metric is of one run
+  paper: float | None
+  limit: float = 2.0  # so many times the noise may be chance
+
+  @property
+  def is_noise(self) -> bool:
+    """Whether the seeds alone may make it."""
+    return bool(self.noise) and abs(self.ours) <= self.limit * self.noise
+
+  @property
+  def contradicts(self) -> bool:
+    """Whether the paper's has the other sign."""
+    return self.paper is not None and not self.is_noise and self.ours * self.paper < 0
+
+  def value(self, digits: int) -> str:
+    """Ours, with its noise."""
+    return f"{self.ours:+.{digits}f}" + f" ± {self.noise:.{digits}f}" * bool(self.noise)
+
+
+def compare(of: Table, rows: Sequence[dict]) -> list[Difference]:
+  """Each other model against the first one, as far as both have been run."""
+  metric, first = of.metrics[0], of.models[0]
+  if not any(row["metric"] == _key(metric) for row in rows):
+    metric = PROBE
+  by_name = {row["model"]: row for row in rows if row["metric"] == _key(metric)}
+  found = []
+  for model in of.models[1:]:
+    if first.name in by_name and model.name in by_name:
+      a, b = by_name[model.name], by_name[first.name]
+      papers = [model.paper.get(metric), first.paper.get(metric)]
+      found.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
+                              math.hypot(*((one["spread"] or 0.0) / _pretrainings(one) ** 0.5 for one in (a, b))),
+                              None if None in papers else papers[0] - papers[1], _limit(a, b)))
+  return found
+
+
+def differences(of: Table, rows: Sequence[dict]) -> list[str]:
+  """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
+  lines = []
+  for one in compare(of, rows):
+    said = f"{one.value(2)} here"
+    if one.paper is not None:
+      said = f"{one.paper:+.2f} in the paper, {said}"
+      if not one.is_noise:
+        said += ": the other sign" if one.contradicts else ": the same sign"
+    if one.is_noise:
+      said += ": within noise"
+    lines.append(f"* {one.model} − {one.first}, {TITLES[one.metric]}: {said}.")
+  return lines
+
+
+def overview(rows: Sequence[dict]) -> str:
+  """A Markdown table with a line for each table that was run: what the paper says, and the differences here."""
+  lines = ["| Claim | What it says | Here | The difference is from |", "|---|---|---|---|"]
+  for name, of in tables().items():
+    own = [row for row in rows if row["claim"] == name]
+    if not own:
+      continue
+    found = compare(of, own)
+    said = [f"{one.model} {one.value(1)}" + ("" if one.paper is None else f" (paper {one.paper:+.1f})")
+            + ", noise" * one.is_noise + ", **the other sign**" * one.contradicts for one in found]
+    anchor = "".join(c for c in f"{name}: {of.source}".lower() if c.isalnum() or c in " -").replace(" ", "-")
+    lines.append(f"| [{name}](#{anchor}) | {of.says} | {'; '.join(said) or 'held-out losses only'} | "
+                 + (f"{found[0].first}, {TITLES[found[0].metric]} |" if found else "|"))
+  return "\n".join(lines)
+
+
+def page(rows: Sequence[dict], folder: str, link: str) -> str:
+  """docs/results.md: FOLDER/introduction.md, and of each table the figures, the differences, what FOLDER/TABLE.md
+  remarks, and the pictures: TABLE.png, then any TABLE-MORE.png.
+
+  Args:
+    rows: of evidence.json.
+    folder: docs/results.
+    link: the same as a link in the page.
+  """
+  root = pathlib.Path(folder)
+
+  def text_of(name: str) -> list[str]:
+    path = root / f"{name}.md"
+    return [path.read_text(encoding="utf-8").strip()] if path.exists() else []
+
+  introduction = [text.replace("](evidence.json)", f"]({link}/evidence.json)") for text in text_of("introduction")]
+  parts = ["# Results", *introduction, overview(rows)]
+  for name, of in tables().items():
+    own = [row for row in rows if row["claim"] == name]
+    if not own:
+      continue
+    parts += [f"## {name}: {of.source}", f"*{of.says}* `{own[0]['command']}`", table(of, own)]
+    parts += ["\n".join(differences(of, own))] if differences(of, own) else []
+    parts += text_of(name)
+    parts += [f"![curves of {path.stem}]({link}/{path.name})"
+              for path in (*root.glob(f"{name}.png"), *sorted(root.glob(f"{name}-*.png")))]
+  return "\n\n".join(parts) + "\n"
+
+
+def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -> bool:
+  """Held-out metrics and the probe against training FLOPs, and GLUE by task, as a PNG; False where there is nothing.
+
+  Args:
+    scores: the figures of these models.
+  """
+  curves = {}  # title -> [(model, whose metric, FLOPs, values)]
+  for row in [row for row in rows if metrics.has_rows(row.workdir)]:
+    config = config_lib.load(row.workdir)
+    per_step = flops.paper_flops(config).per_step
+    logged = [one for one in metrics.read_rows(row.workdir) if one["split"] == "eval"]
+    for metric, title in HELDOUT.items():
+      points = [(one["step"] * per_step, one[metric]) for one in logged if math.isfinite(one.get(metric, math.nan))]
+      if points:
+        owner = ", its generator" * (metric == "mlm/loss" and len(OBJECTIVES[config.objective.name].networks) > 1)
+        curves.setdefault(f"held-out {title}", []).append((row.model.name, owner, *zip(*points)))
+    if points := [(step * per_step, value) for step, (value, _) in read_probe(row.workdir).items()]:
+      curves.setdefault("probe: do two held-out halves belong together?", []).append(
+        (row.model.name, "", *zip(*points)))
+  glue_of = {model.name: {row["metric"].removeprefix("glue/"): row for row in scores
+                          if row["model"] == model.name and row["metric"].startswith("glue/")} for model in of.models}
+  has_glue = any(glue_of.values())
+  if not curves and not has_glue:
+    return False
+  panels = len(curves) + has_glue
+  figure = figures.new(6.0 * panels, 4.2)
+  colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)] for i, (row, *_) in enumerate(by_model(rows))}
+  for number, (title, lines) in enumerate(curves.items(), 1):
+    axes, named = figure.add_subplot(1, panels, number), set()
+    for model, owner, x, y in lines:
+      label = None if model in named else model + owner  # once for all of its pre-trainings
+      axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=label)
+      named.add(model)
+    axes.set(title=title, xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
+    figures.finish(axes)
+  if has_glue:
+    axes = figure.add_subplot(1, panels, panels)
+    names = [name for name in (*of.tasks, AVERAGE) if any(name in own for own in glue_of.values())]
+    for number, (model, own) in enumerate((model, own) for model, own in glue_of.items() if own):
+      x = [i + (number - (len(glue_of) - 1) / 2) * 0.12 for i, name in enumerate(names) if name in own]
+      values = [own[name] for name in names if name in own]
+      axes.errorbar(x, [one["value"] for one in values], [one["spread"] or 0.0 for one in values],
+                    fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
+    axes.set(title="GLUE dev, percent", xticks=range(len(names)))
+    axes.set_xticklabels([TITLES[name] for name in names], rotation=30)
+    figures.finish(axes)
+  os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+  figures.save(figure, out)
+  return True
+
+
+def _pretrainings(row: Mapping) -> int:
+  return row.get("pretrainings", 1)
+
+
+def _limit(a: Mapping, b: Mapping) -> float:
+  """Twice the spreads of fine-tuning; of means of pre-trainings Student's two-sided 95 %."""
+  both = _pretrainings(a) + _pretrainings(b)
+  return 2.0 if both == 2 else float(scipy.stats.t.ppf(0.975, both - 2))
+
+
+def _key(metric: str) -> str:
+  return KEYS.get(metric, f"glue/{metric}")
+
+
+def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
+  row = own.get(_key(metric))
+  if row is None:
+    return ""
+  return _number(row["value"], metric) + (f" ± {row['spread']:.1f}" if spread and row["spread"] else "")
+
+
+def _number(value: float | None, metric: str) -> str:
+  return "" if value is None else f"{value:.2f}" if metric == PERPLEXITY else f"{value:.1f}"

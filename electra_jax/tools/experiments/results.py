@@ -1,0 +1,171 @@
+"""Results of an experiment: a figure for each metric of a model, over its pre-trainings and seeds."""
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from electra_jax import config as config_lib
+from electra_jax import flops, metrics, workdir
+from electra_jax.errors import UserError
+from electra_jax.tasks import glue, scoring
+from electra_jax.tasks.results import read_json
+from electra_jax.tools.experiments import finetuning
+from electra_jax.tools.experiments.finetuning import Tuning
+from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, tables
+
+PROBE_FILE = "probe.json"  # in a workdir: step -> [accuracy, standard error], step 0 before any training
+
+
+def figures_of(table: Table, rows: Sequence[Planned], command: str, tuning: Tuning) -> list[dict]:
+  """Every figure of a model over its pre-trainings.
+
+  Of one they are those of `rows_of`. Where several have a figure, `value` is their mean, `spread` their sample standard
+  deviation, `runs` has each of them, and `pretrainings` says how many there are. One that has taken fewer steps than
+  another is left out: the mean would be of two budgets.
+  """
+  each = [one for row in rows for one in rows_of(table, row, command, tuning)]
+  steps, found = max((one["steps"] for one in each), default=0), {}
+  for one in each:
+    if one["steps"] == steps:
+      found.setdefault(one["metric"], []).append(one)
+  return [_over_pretrainings(each) for each in found.values()]
+
+
+def _over_pretrainings(each: Sequence[dict]) -> dict:
+  if len(each) == 1:
+    return each[0]
+  values = [one["value"] for one in each]
+  return each[0] | {"value": statistics.fmean(values), "spread": statistics.stdev(values),
+                    "runs": [round(value, 4) for value in values], "pretrainings": len(each),
+                    "minutes": round(statistics.fmean(one["minutes"] for one in each), 2)}
+
+
+def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[dict]:
+  """Every figure of a pre-training: GLUE scores in percent as medians over the seeds, and the last held-out metrics.
+
+  Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning; of a
+  probe the standard error over the pairs that it judged.
+  """
+  logged = metrics.read_rows(row.workdir) if metrics.has_rows(row.workdir) else []
+  trained = [one for one in logged if one["split"] == "train"]
+  if not trained:
+    return []
+  config, starts = config_lib.load(row.workdir), workdir.read_starts(row.workdir)
+  sweep = newest_sweep(row.sweeps)
+  steps = sweep or trained[-1]["step"]
+  seconds = training_seconds(trained, config) * steps / trained[-1]["step"]
+  facts = {"train_flops": steps * flops.paper_flops(config).per_step, "minutes": round(seconds / 60, 2),
+           "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
+           "steps": steps, "planned_steps": config.train.num_steps, "pretrainings": 1,
+           "tokens": steps * config.train.batch_size * config.data.sequence_length}
+
+  def figure(metric, value, spread=None, runs=None, paper=None):
+    return {"claim": table.name, "model": row.model.name, "metric": metric, "value": value,
+            "seeds": 1 if runs is None else len(runs), "spread": spread,
+            "runs": [round(one, 2) for one in runs or ()], "paper": paper, **facts}
+
+  found = glue_figures(sweep_folder(row, sweep), table.tasks, tuning) if sweep else {}
+  figures = [figure(f"glue/{metric}", *values, paper=row.model.paper.get(metric)) for metric, values in found.items()]
+  points = read_probe(row.workdir)
+  figures += [figure(f"probe/{name}", 100 * value, 100 * error) for name, (value, error) in (
+    [("untrained", points[0]), ("trained", points[max(points)])] if len(points) > 1 else [])]
+  for last in [one for one in logged if one["split"] == "eval"][-1:]:
+    figures += [figure(f"heldout/{metric}", value, paper=row.model.paper.get(metric.removeprefix("mlm/")))
+                for metric, value in last.items()
+                if "/" in metric and isinstance(value, float) and math.isfinite(value)]
+  speeds = sorted(one["train/tokens_per_second"] for one in trained if one.get("train/tokens_per_second"))
+  return figures + ([figure("train/tokens_per_second", round(statistics.median(speeds)))] if speeds else [])
+
+
+def training_seconds(trained: Sequence[dict], config) -> float:
+  """Seconds in training steps, from the logged speeds, restarts included; compilation and evaluation are not in it."""
+  tokens, seconds, before = config.train.batch_size * config.data.sequence_length, 0.0, 0
+  for one in trained:
+    if one.get("train/tokens_per_second"):
+      seconds += (one["step"] - before) * tokens / one["train/tokens_per_second"]
+    before = one["step"]
+  return seconds
+
+
+def read_probe(folder: str) -> dict[int, list[float]]:
+  """Step -> (accuracy, standard error) of a workdir, as far as its checkpoints were probed."""
+  path = os.path.join(folder, PROBE_FILE)
+  return {int(step): point for step, point in sorted(read_json(path).items())} if os.path.exists(path) else {}
+
+
+def sweep_folder(row: Planned, step: int) -> str:
+  """Where the fine-tunings from the checkpoint of a step go."""
+  return os.path.join(row.sweeps, f"step_{step:08d}")
+
+
+def newest_sweep(folder: str) -> int:
+  """The step from whose checkpoint the newest of these sweeps over GLUE started; 0 without one."""
+  names = [name for name in os.listdir(folder) if name.startswith("step_")] if os.path.isdir(folder) else []
+  return max((int(name[5:]) for name in names), default=0)
+
+
+def glue_figures(folder: str, names: Sequence[str], tuning: Tuning) -> dict[str, tuple]:
+  """{task or average: (percent, spread, percent of each seed)} of the finished tasks of a sweep, at their best points.
+
+  The average is of the tasks' medians, as the paper takes it (section 3.1), and stands there when no task is missing;
+  its spread is that of the averages of single seeds.
+  """
+  found, by_seed, medians = {}, {}, {}
+  best = finetuning.best_points(finetuning.grid(names, tuning), folder)
+  for task in [name for name in names if name in best]:
+    content = read_json(best[task].results(folder))
+    medians[task] = {name: row["median"] for name, row in content["summary"].items()}
+    for run in content["runs"]:
+      by_seed.setdefault(run["seed"], {})[task] = run["scores"]
+    found[task] = _percent(content, glue.GLUE[task].metrics[0])
+    if "mismatched/accuracy" in content["summary"]:
+      found["mnli_mm"] = _percent(content, "mismatched/accuracy")
+  average = scoring.glue_score(medians)
+  if math.isfinite(average):
+    seeds = [100 * score for score in map(scoring.glue_score, by_seed.values()) if math.isfinite(score)]
+    found = {AVERAGE: (100 * average, statistics.stdev(seeds) if len(seeds) > 1 else None, seeds)} | found
+  return found
+
+
+def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[float]]:
+  summary = content["summary"][metric]
+  spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
+  scores = [run["scores"][metric] for run in content["runs"]]  # as in the summary, failed ones do not count
+  return 100 * summary["median"], spread, [100 * one for one in scores if one is not None and math.isfinite(one)]
+
+
+def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
+  """The new figures take the place of all of the same models of the same tables; those of configs/evidence.py alone."""
+  new = list(new)
+  models = {(one["claim"], one["model"]) for one in new}
+  rows = [one for one in before if (one["claim"], one["model"]) not in models] + new
+  order = {(table.name, model.name): (i, j) for i, table in enumerate(tables().values())
+           for j, model in enumerate(table.models)}
+  return sorted((row for row in rows if (row["claim"], row["model"]) in order),
+                key=lambda row: order[row["claim"], row["model"]])
+
+
+def load(path: str) -> list[dict]:
+  """The rows of a file of figures, as docs/results/evidence.json; none where it does not exist.
+
+  Raises:
+    UserError: it is damaged.
+  """
+  if not os.path.exists(path):
+    return []
+  try:
+    with open(path, encoding="utf-8") as file:
+      return json.load(file)
+  except ValueError as error:
+    raise UserError("The file of figures is damaged", got=f"{path}: {error}", allowed="a list of rows",
+                    fix="restore it from git") from error
+
+
+def save(path: str, rows: Sequence[dict]) -> None:
+  """One row a line, so that a diff shows what has changed."""
+  os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+    file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+  os.replace(f"{path}.partial", path)

@@ -1,0 +1,222 @@
+"""Rows of an experiment: the recipes of a table with the steps that one budget pays for."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax import flops, recipes
+from electra_jax.errors import UserError, unknown
+
+FILES = ("evidence", "ablations")  # of configs/, with TABLES; the first one's need no file in front of them
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+AVERAGE = "average"  # of the eight tasks (ELECTRA section 3.1)
+
+
+class Model(NamedTuple):
+  """A row of a table."""
+
+  name: str
+  recipe: str  # as --config names it
+  key: str  # as --only and --speed name it: ROW or ROW:VARIANT
+  paper: dict[str, float]  # metric -> what the paper prints
+  # What is equal. flops: the budget's | steps:NAME: as many as that model's | seconds:NAME: as long as that model took
+  equal: str = "flops"
+
+
+class Table(NamedTuple):
+  """Models that are compared; a row of TABLES in configs/evidence.py or ablations.py, or recipes of the command."""
+
+  name: str
+  models: tuple[Model, ...]
+  source: str = ""  # paper and table
+  says: str = ""  # what it claims, in one sentence
+  metrics: tuple[str, ...] = (AVERAGE,)  # the columns that are compared
+  tasks: tuple[str, ...] = GLUE  # WNLI is in no average (ELECTRA section 3.1)
+  flops: float | None = None  # of each model, where the command names none
+  fine_tuning: tuple[str, ...] = ()  # KEY=VALUE or TASK:KEY=VALUE of the fine-tunings
+
+
+class Budget(NamedTuple):
+  """What decides about the pre-trainings besides their recipes."""
+
+  flops: float | None = None  # of each model, in the paper's convention; None: the table's
+  steps: int | None = None  # in place of FLOPs
+  settings: Sequence[str] = ()  # KEY=VALUE for every recipe
+  pretrainings: int = 1  # of each model, with as many seeds
+  points: int = 10  # checkpoints and evaluations of a run
+  probe: bool = False  # whether all checkpoints are kept, to be probed
+  speeds: Mapping[str, float] = {}  # Model.key -> tokens a second, measured elsewhere
+
+
+class Planned(NamedTuple):
+  """A model with its steps."""
+
+  model: Model
+  given: ConfigDict  # the recipe with everything that the budget changes
+  config: FrozenConfigDict
+  folder: str  # pretrain/ and the sweeps over GLUE are below
+  fine_tuning: str = "glue"  # folder of the sweeps; each way to fine-tune has its own
+
+  @property
+  def num_steps(self) -> int:
+    """Optimizer updates."""
+    return self.config.train.num_steps
+
+  @property
+  def flops(self) -> float:
+    """Of the pre-training, in the paper's convention."""
+    return flops.paper_flops(self.config).per_run
+
+  @property
+  def workdir(self) -> str:
+    """Of the pre-training."""
+    return os.path.join(self.folder, "pretrain")
+
+  @property
+  def sweeps(self) -> str:
+    """Has step_N/, a sweep over GLUE from the checkpoint of that step."""
+    return os.path.join(self.folder, self.fine_tuning)
+
+
+def tables(file: str = FILES[0], variant: str = "") -> dict[str, Table]:
+  """Name -> table of configs/FILE.py, its recipes with a further variant."""
+  module, found = recipes.load_file(recipes.find(file)), {}
+  for name, row in module.TABLES.items():
+    row = {"flops": getattr(module, "FLOPS", None), "fine_tuning": getattr(module, "FINE_TUNING", ()), **row}
+    metrics, equal = row.get("metrics", (AVERAGE,)), row.pop("equal", {})
+    models = tuple(Model(label, f"{file}:{recipe}" + f",{variant}" * bool(variant), recipe.replace(",", ":"),
+                         dict(zip(metrics, paper)), equal.get(label, "flops"))
+                   for label, (recipe, *paper) in row.pop("rows").items())
+    full_name = name if file == FILES[0] else f"{file}:{name}"
+    found[name] = Table(full_name + f",{variant}" * bool(variant), models, **row)
+  return found
+
+
+def tables_of(arguments: Sequence[str]) -> list[Table]:
+  """The tables that a command names: NAME, FILE:NAME[,VARIANT] or `all`; recipes among them are one table more.
+
+  Raises:
+    UserError: there is none of this name, or two recipes have the same one.
+  """
+  if list(arguments) == ["all"]:
+    return list(tables().values())
+  found, models = [], []
+  for argument in arguments or [""]:
+    path, _, rest = argument.rpartition(":")
+    file = os.path.basename(path).removesuffix(".py") or FILES[0]
+    name, _, variant = rest.partition(",")
+    if file in FILES and name in tables(file):
+      found.append(tables(file, variant)[name])
+    elif os.path.isfile(recipes.find(argument).partition(":")[0]):
+      models.append(Model(slug(argument), argument, argument, {}))
+    else:
+      raise unknown("The experiment is unknown", argument or "nothing", [
+        *tables(), *(f"{file}:{name}" for file in FILES[1:] for name in tables(file))], "choose CLOSEST, or a recipe")
+  if len({model.name for model in models}) < len(models):
+    raise UserError("Two recipes have the same name", got=", ".join(model.recipe for model in models),
+                    allowed="files of different names", fix="rename one of them")
+  return [*found, Table("recipes", tuple(models))] if models else found
+
+
+def slug(name: str) -> str:
+  """A recipe's or table's name as that of a folder.
+
+  >>> slug("configs/small.py:tiny"), slug("evidence:electra_small,fast"), slug("small-vs-bert")
+  ('small_tiny', 'evidence_electra_small_fast', 'small-vs-bert')
+  """
+  path, _, variant = name.partition(":")
+  return re.sub(r"[^\w-]+", "_", " ".join(filter(None, (os.path.basename(path).removesuffix(".py"), variant))))
+
+
+def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[str, float] | None = None,
+         only: Sequence[str] = ()) -> list[Planned]:
+  """Every pre-training of a table with the steps that its budget pays for; nothing is written.
+
+  Models of equal time are left out until `seconds_per_step` has their own speed and the other model's. The first
+  pre-trainings of all models come first. Tables share a model: its folder is named by recipe and steps.
+
+  Raises:
+    UserError: a setting does not exist, a recipe cannot be loaded, or the budget is none.
+  """
+  speeds, rows = seconds_per_step or {}, {}
+  total = budget.flops or table.flops
+  if (budget.steps and budget.flops) or not (budget.steps or total):
+    raise UserError("The budget is unclear", got=f"--steps={budget.steps} --flops={budget.flops}",
+                    allowed="one of the two", fix="use --steps=200, or --flops=1e15")
+  for model in table.models:
+    kind, _, other = model.equal.partition(":")
+    if kind == "seconds" and not {model.key, rows[other].model.key} <= speeds.keys():
+      continue
+    _, given = recipes.load(model.recipe)
+    own_length = _override(given, budget.settings)
+    config_lib.fit_dispatches(given)
+    updates = given.train.steps_per_dispatch
+    if kind == "flops":
+      steps = budget.steps or config_lib.whole_dispatches(flops.steps_within(config_lib.resolve(given), total), updates)
+    else:
+      steps = rows[other].num_steps
+    if kind == "seconds":
+      steps = config_lib.whole_dispatches(round(steps * speeds[rows[other].model.key] / speeds[model.key]), updates)
+    set_steps(given, steps)
+    recipes.override(given, own_length)
+    every = config_lib.whole_dispatches(steps // budget.points, updates)
+    given.eval.every_steps = given.checkpoint.every_steps = every
+    if budget.probe:
+      given.checkpoint.keep_every_steps = every
+    config_lib.fit_dispatches(given)
+    rows[model.name] = Planned(model, given, config_lib.resolve(given),
+                               os.path.join(out, "models", f"{slug(model.recipe)}-{steps}"))
+  chosen = [row for row in rows.values() if not only or row.model.key in only]
+  return [_with_seed(row, number) for number in range(budget.pretrainings) for row in chosen]
+
+
+def _override(given: ConfigDict, settings: Sequence[str]) -> list[str]:
+  """Applies the settings but for those that are of the run's own length, which it returns."""
+  for setting in settings:
+    if setting.partition("=")[0] in ("train.num_steps", "seed"):
+      raise UserError("A key of --set cannot be used", got=setting, fix="correct --set=KEY=VALUE",
+                      allowed="the keys of configs/common.py, except train.num_steps (--steps, --flops) and seed")
+  own_length = [one for one in settings if one.startswith(("optimizer.warmup_steps=", "objective.generator_steps="))]
+  recipes.override(given, [setting for setting in settings if setting not in own_length])
+  return own_length
+
+
+def set_steps(given: ConfigDict, num_steps: int) -> None:
+  """`num_steps` updates; warm-up and first stage, where the recipe names them, keep their share of the run."""
+  share = num_steps / max(given.train.num_steps, 1)
+  if given.optimizer.warmup_steps is not None:
+    given.optimizer.warmup_steps = round(given.optimizer.warmup_steps * share)
+  if given.objective.generator_steps is not None:
+    given.objective.generator_steps = round(given.objective.generator_steps * share)
+  given.train.num_steps = num_steps
+
+
+def _with_seed(row: Planned, number: int) -> Planned:
+  """A model's pre-training from other initial weights, masks, order and dropout; number 0 is the recipe's own."""
+  if not number:
+    return row
+  given = ConfigDict(row.given.to_dict() | {"seed": row.given.seed + number})
+  return row._replace(given=given, config=config_lib.resolve(given), folder=f"{row.folder}-seed_{given.seed}")
+
+
+def by_model(rows: Sequence[Planned]) -> list[list[Planned]]:
+  """The pre-trainings of each model."""
+  return [[row for row in rows if row.model.name == name] for name in dict.fromkeys(row.model.name for row in rows)]
+
+
+def describe(table: Table, rows: Sequence[Planned]) -> str:
+  """What will be run, for `plan`."""
+  lines = [f"{table.name} ({table.source}): {table.says}" if table.source else table.name]
+  width = max((len(row.model.name) for row in rows), default=0)
+  for row, *others in by_model(rows):
+    tokens = row.num_steps * row.config.train.batch_size * row.config.data.sequence_length
+    lines.append(f"  {row.model.name:{width}} {row.model.recipe:40} {row.num_steps:>9,} steps of "
+                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens"
+                 + f", {len(others) + 1} pre-trainings" * bool(others))
+  if any(model.equal.startswith("seconds:") and model not in [row.model for row in rows] for model in table.models):
+    lines.append("  (rows of equal time follow when the speeds are measured)")
+  return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""Stages of a row: its data, the pre-training, the probe of its checkpoints, the sweep over GLUE."""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from electra_jax import checkpoints, metrics, recipes
+from electra_jax import config as config_lib
+from electra_jax.data import corpus, shards, tokenizers
+from electra_jax.errors import UserError
+from electra_jax.tools.experiments import finetuning, results
+from electra_jax.tools.experiments.finetuning import Tuning
+from electra_jax.tools.experiments.processes import Failed, Running
+from electra_jax.tools.experiments.rows import Planned
+
+# Keys of data that leave the packed examples alone; another text in the same folder is refused by the run itself.
+NOT_IN_SHARDS = ("path", "masking", "reader", "prefetch_batches", "num_workers", "batch_unit", "shards_path")
+
+
+class Place(NamedTuple):
+  """Where the data is, and how long a run may take."""
+
+  data: str  # data.path of the corpus; "" = the recipes' own, or what the shards were made from
+  shards: str  # folder of the tokenizers and shards
+  vocabulary: str = ""  # published vocabulary; "" = one is trained on the corpus
+  glue: str = ""  # folder of GLUE's folders; "" = no fine-tuning
+  train_seconds: float = 0.0  # wall-clock limit of each pre-training; 0 = none
+  glue_seconds: float = 0.0  # of each sweep
+
+
+def tokenizer_folder(row: Planned, place: Place) -> str:
+  """Has tokenizer/, and the shards of this vocabulary; equal for equal keys of data.tokenizer."""
+  return os.path.join(place.shards, f"{row.config.data.tokenizer.kind}-{_digest(row.config.data.tokenizer.to_dict())}")
+
+
+def shards_path(row: Planned, place: Place) -> str:
+  """The shards of a model; equal for equal packing."""
+  data = row.config.data
+  branch = {key: value for key, value in data.to_dict().items() if key not in NOT_IN_SHARDS}
+  return os.path.join(tokenizer_folder(row, place), f"{data.format}-{data.sequence_length}-{_digest(branch)}", "shards")
+
+
+def _digest(branch: dict) -> str:
+  return hashlib.sha256(json.dumps(branch, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def prepare(rows: Sequence[Planned], place: Place) -> None:
+  """Makes the tokenizers and shards that the models need, where they are missing.
+
+  Raises:
+    UserError: the corpus or the vocabulary cannot be read.
+  """
+  for row in rows:
+    path, folder = shards_path(row, place), tokenizer_folder(row, place)
+    if shards.exist(path):
+      continue
+    text = place.data or row.config.data.path
+    if not place.data and text.startswith(("tfds:", "hf:")):
+      raise UserError("There are no shards of this format, and no text to make them from", got=path,
+                      allowed="prepared shards, or a corpus", fix="set --data to text or JSONL files (DATA=...); "
+                      f"the recipe's own text, which is fetched first, is --data={text}")
+    config_data = ConfigDict(row.config.data.to_dict() | {"path": text, "shards_path": path})
+    own = os.path.join(folder, corpus.TOKENIZER_FOLDER)
+    if place.vocabulary and not os.path.isdir(own):
+      tokenizers.load_tokenizer(place.vocabulary, config_data.tokenizer).save(own)
+    tokenizer = corpus.make_tokenizer(config_data, folder, row.config.seed)
+    print(f"Packing {text} as {config_data.format}: {path}", flush=True)
+    shards.prepare(config_data, tokenizer, path, row.config.seed)
+
+
+def pretrain_command(row: Planned, place: Place) -> list[str]:
+  """The pre-training of a model as a command line."""
+  _, recipe = recipes.load(row.model.recipe)
+  changes = {key: now for key, (_, now) in config_lib.diff(recipe, row.given).items()}
+  changes |= {"data.path": place.data, "data.shards_path": shards_path(row, place),
+              "data.tokenizer.path": os.path.join(tokenizer_folder(row, place), corpus.TOKENIZER_FOLDER)}
+  return [sys.executable, "-m", "electra_jax.main", f"--config={row.model.recipe}", f"--workdir={row.workdir}",
+          *(f"--config.{key}={value}" for key, value in changes.items())]
+
+
+def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, running: Running, *, probe: bool,
+         after_each: Callable[[], None]) -> None:
+  """Pre-trains, probes and fine-tunes a model; what is finished is not run again, so the same command resumes.
+
+  Args:
+    after_each: called whenever a stage has ended.
+
+  Raises:
+    Failed: a run has ended badly.
+    Interrupted: everything was asked to stop.
+  """
+  name = os.path.basename(row.folder)
+  if is_trained(row):
+    print(f"{name}: pre-training is finished", flush=True)
+  else:
+    print(f"{name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
+    log = os.path.join(row.folder, "pretrain.log")
+    if not running.call(pretrain_command(row, place), log, running.at_once, place.train_seconds):
+      step = last_step(row.workdir)
+      print(f"{name}: stopped at step {step:,} of {row.num_steps:,} by the limit", flush=True)
+      if not step:
+        raise Failed("stopped before the first checkpoint")
+  after_each()
+  if probe:
+    running.call([sys.executable, "-m", "electra_jax.tools.experiments.probe", f"--workdir={row.workdir}"],
+                 os.path.join(row.folder, "probe.log"), running.at_once)
+    after_each()
+  if place.glue:
+    folder = results.sweep_folder(row, last_step(row.workdir))
+    finetuning.sweep(folder, row.workdir, tasks, tuning, place.glue, running, place.glue_seconds)
+    after_each()
+
+
+def is_trained(row: Planned) -> bool:
+  """Whether the run has its last checkpoint and the evaluation behind it."""
+  return row.num_steps in checkpoints.saved_steps(row.workdir) and any(
+    one["split"] == "eval" and one["step"] == row.num_steps for one in metrics.read_rows(row.workdir))
+
+
+def last_step(workdir: str) -> int:
+  """Of the newest checkpoint; 0 without one."""
+  return max(checkpoints.saved_steps(workdir), default=0)
