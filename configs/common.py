@@ -192,6 +192,8 @@ def defaults() -> ConfigDict:
   c.task.dev_path = ""  # own data; "" = a tenth of the training examples
   c.task.test_path = ""  # own data without labels, to be predicted; "" = none
   c.task.text_fields = "text"  # own data: the field of the text, of a pair two with a comma; of tagging the words
+  c.task.label_separator = ";"  # own_multi_label: between the labels of a text; in JSONL they may be a list
+  c.task.class_weights = "none"  # own_classification: none | balanced (each label counts the same in the loss)
   c.task.label_field = "label"  # own data: the field of the label, score or tags
   c.task.metric = ""  # what decides between runs; "" = the task's first
   c.task.max_length = 128  # tokens of an example, special tokens included (ELECTRA's and BERT's GLUE)

@@ -39,6 +39,7 @@ CHOICES = {
   "train.kernels": ("auto", "xla", "triton", "mosaic"),
   "train.remat": ("none", "full", "dots", "all_dots"),
   "train.prng_impl": ("auto", "threefry2x32", "rbg"),
+  "task.class_weights": ("none", "balanced"),
   "task.on_long_text": ("cut", "error"),
   "task.layer_decay_form": ("paper", "released"),
   "task.pooling": ("cls", "mean"),
@@ -210,6 +211,10 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
   missing = "train_path" if by_path else "data_dir"
   if not t[missing]:
     yield f"task.{missing} is empty; task.name={t.name} reads its examples there"
+  if t.class_weights != "none" and t.name != "own_classification":
+    yield f"task.class_weights is {t.class_weights!r}, which is for task.name=own_classification; set it to none"
+  if not t.label_separator:
+    yield "task.label_separator is empty; it stands between the labels of a text, for example ';'"
   rows = c.model.max_position_embeddings - c.model.position_offset
   if t.max_length > rows:
     yield (f"task.max_length {t.max_length} is longer than the {rows} positions of the model: "

@@ -71,6 +71,7 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
   run = make_run(config, task, start, mesh)
   say = functools.partial(print, flush=True) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
+  results.introduce(task, {split: part.examples for split, part in data.items()}, workdir, say)
   for seeds in groups(config, results.finished_seeds(workdir)):
     train_group(run, data, seeds, workdir)
   return results.conclude(config, task, workdir, say)

@@ -79,8 +79,10 @@ def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> F
   """The config of a fine-tuned run with what `fine_tuned` must know of its head."""
   known = config.to_dict()
   keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
-  scores = "softmax" if facts["head"] == "classification" else "none"
-  known["fine_tuned"] = {"head": facts["head"], "scores": scores, "labels": facts["label_names"],
+  # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.
+  scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
+  head = "classification" if scores == "sigmoid" else facts["head"]
+  known["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
                          **{key: known["task"][key] for key in keys},
                          "is_answerable_known": facts["task"] == "squad_v2.0",  # of v1.1 that head was not trained
                          "null_odds_threshold": results.null_odds_threshold(workdir)}

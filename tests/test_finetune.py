@@ -15,13 +15,14 @@ import pytest
 
 from configs import tiny
 from configs.finetune import glue, own
-from electra_jax import checkpoints, finetune, predictions, pretrained, tasks
+from electra_jax import checkpoints, fine_tuned, finetune, predictions, pretrained, runs, tasks
 from electra_jax import config as config_lib
 from electra_jax import workdir as workdir_lib
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
 from electra_jax.tasks import batches, results, submissions
 from electra_jax.tasks.contract import HEADS
+from electra_jax.tools import export, report
 from tests.workdirs import make_workdir
 
 GOOD, BAD = ["the cat sat on the mat", "a dog came in glad"], ["rain fell all night", "nobody left the roof"]
@@ -67,6 +68,9 @@ def test_what_is_left_of_a_run(finished, source):
   assert labels["label_names"] == ["bad", "good"] and labels["head"] == "classification"
   table = pathlib.Path(workdir, "results.md").read_text()
   assert "| accuracy |" in table and "by seed: 0: " in table
+  assert "On the same dev examples: always the commonest answer, accuracy " in table and "| Label \\ answer |" in table
+  answers = pathlib.Path(workdir, "seeds", "1", "dev.csv").read_text().splitlines()
+  assert answers[0] == "id,label,prediction,text" and len(answers) == 14
   assert pathlib.Path(workdir, "curves.png").read_bytes()[:4] == b"\x89PNG"
   _, params = checkpoints.load_params(workdir)  # the best seed: something to start from again
   assert params["encoder"]["classification_head"]["output"]["kernel"].shape[1] == 2
@@ -74,6 +78,38 @@ def test_what_is_left_of_a_run(finished, source):
   assert not [name for name in again.encoder if name.endswith("_head")]
   wanted = pretrained.load(source[1]).encoder
   assert jax.tree.map(np.shape, again.encoder) == jax.tree.map(np.shape, wanted)
+
+
+def test_labels_are_introduced_before_the_training(source, tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(finetune, "train_group", lambda *_: (_ for _ in ()).throw(InterruptedError))
+  with pytest.raises(InterruptedError):
+    finetune.finetune(recipe(source), str(tmp_path))
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[1:3] == ["labels of train: bad 10, good 10", "labels of dev: bad 6, good 7"]
+  assert lines[3].startswith("Only 13 dev examples") and lines[4].startswith("On the same dev examples: always")
+  assert "Nothing to use" not in lines[4]  # there is no median yet
+
+
+def test_several_labels_at_once_from_the_table_to_the_answer_and_transformers_files(source, tmp_path):
+  rows = [{"text": text, "label": ["good"] * (text in GOOD) + ["night"] * ("a" in text)} for text in [*GOOD, *BAD] * 4]
+  (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  path = str(tmp_path / "train.jsonl")
+  c = recipe(source, task__num_seeds=2, task__train_path=path, task__dev_path=path, task__name="own_multi_label",
+             task__write_test_predictions=True, task__test_path=path)
+  summary = finetune.finetune(c, str(tmp_path / "run"))
+  assert summary.keys() == {"micro_f1", "f1", "accuracy"} and np.isfinite(summary["micro_f1"]["median"])
+  for name in ("seeds/0/test.csv", "ensemble/dev.csv", "baselines.json", "submission.zip"):
+    assert (tmp_path / "run" / name).exists()
+  loaded = runs.load(str(tmp_path / "run"))
+  (said,) = fine_tuned.classify(loaded, [fine_tuned.encode_texts(loaded, "the cat sat")])
+  assert said.found.scores == "sigmoid" and said.found.labels == ("good", "night")
+  export.export(str(tmp_path / "run"), str(tmp_path / "out"))
+  assert json.loads((tmp_path / "out/config.json").read_text())["problem_type"] == "multi_label_classification"
+  assert "always the commonest answer, micro_f1 " in (tmp_path / "out/README.md").read_text()
+  published = runs.load(str(tmp_path / "out"))
+  (again,) = fine_tuned.classify(published, [fine_tuned.encode_texts(published, "the cat sat")])
+  np.testing.assert_allclose(again.found.values, said.found.values, atol=2e-3)
+  assert "always the commonest answer" in report.page(report.read(str(tmp_path / "run")), 0)
 
 
 def outputs(workdir, seed):
@@ -234,7 +270,7 @@ def test_lines_that_were_left_out_are_said(source, finished, tmp_path, capsys):
     result["scores"]["high"] = np.nan
     results.write_json(str(tmp_path / "seeds" / f"{seed}.json"), result)
   summary = results.conclude(config, task, str(tmp_path), print)
-  assert summary.keys() == {"accuracy"} and summary["accuracy"]["num_failed"] == 0
+  assert summary.keys() == {"accuracy", "f1"} and summary["accuracy"]["num_failed"] == 0
   for text in (capsys.readouterr().out, (tmp_path / "results.md").read_text()):
     assert "lines left out: 2, the first a.tsv:3 (3 of 6 columns)" in text and "nan" not in text
 

@@ -1,9 +1,12 @@
-"""Your own data: JSONL, CSV or TSV with a text (or two) and a label: --config=configs/finetune/own.py:classification"""
+"""Your own data: JSONL, CSV or TSV with a text (or two) and a label: --config=configs/finetune/own.py:classification
+
+Or :multi_label, :regression, :tagging.
+"""
 
 from configs.finetune import glue
 from electra_jax.errors import unknown
 
-KINDS = ("classification", "regression", "tagging")
+KINDS = ("classification", "multi_label", "regression", "tagging")
 
 
 def get_config(argument: str | None = None):

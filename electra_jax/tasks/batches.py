@@ -63,10 +63,10 @@ def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, he
   shape = (rows, len(features[0]["input_ids"]), length) if nested else (rows, length)
   ids, segments = np.full(shape, pad_id, np.int32), np.zeros(shape, np.int32)
   mask, weight = np.zeros(shape, bool), np.zeros(rows, np.float32)
-  weight[:len(features)] = 1
+  weight[:len(features)] = [feature.get("_weight", 1.0) for feature in features]
   targets = {name: kind for name, kind in HEADS[head][1].items() if name in features[0]}
-  batch = {name: np.full((rows, length), PER_TOKEN[name], kind) if name in PER_TOKEN else np.zeros(rows, kind)
-           for name, kind in targets.items()}
+  batch = {name: np.full((rows, length), PER_TOKEN[name], kind) if name in PER_TOKEN
+           else np.zeros((rows, *np.shape(features[0][name])), kind) for name, kind in targets.items()}
   for row, feature in enumerate(features):
     lists = feature["input_ids"] if nested else [feature["input_ids"]]
     kinds = feature["token_type_ids"] if nested else [feature["token_type_ids"]]

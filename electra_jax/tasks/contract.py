@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 # What a batch row is made of: "input_ids" and "token_type_ids" (int lists; of multiple_choice one list per choice)
-# and the targets of HEADS. Names that begin with "_" stay on the host: offsets, the number of the example.
+# and the targets of HEADS. Names that begin with "_" stay on the host: offsets, the number of the example, and
+# "_weight", what the row counts in the loss (without it 1).
 Feature = dict[str, Any]
 # Head name -> float32 [features, ...], in the order of the features.
 Outputs = Mapping[str, np.ndarray]
@@ -46,6 +47,7 @@ class Task(NamedTuple):
 # Task.head -> (heads of models/bert.py, the targets that a training feature carries and their types)
 HEADS: dict[str, tuple[tuple[str, ...], dict[str, type]]] = {
   "classification": (("classification_head",), {"label": np.int32}),
+  "multi_label": (("classification_head",), {"labels": np.float32}),  # [labels]: 1 for each that is true
   "regression": (("classification_head",), {"label": np.float32}),
   "tagging": (("tagging_head",), {"tags": np.int32}),  # per token; -1: not the first piece of a word
   # Token positions of the answer, 0 ([CLS]) for none; with `answerable` also whether there is none.

@@ -13,7 +13,7 @@ from electra_jax.tasks import features, joint_spans
 from electra_jax.tasks.contract import Example, Outputs, Task
 
 # Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
-AS_THEY_ARE = ("regression", "multiple_choice", "ranking", "answer_ranking", "span")
+AS_THEY_ARE = ("regression", "multi_label", "multiple_choice", "ranking", "answer_ranking", "span")
 WITH_FEATURES = ("tagging", "ranking", "span", "joint_span")  # decoded with the features beside the outputs
 
 

@@ -14,6 +14,12 @@ def classification(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "
   return _cross_entropy(outputs["classification_head"], batch["label"])
 
 
+def multi_label(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """Mean over the labels of -log p(it is true, or not), each by a sigmoid of its own."""
+  logits = outputs["classification_head"]
+  return jnp.mean(jax.nn.softplus(logits) - logits * batch["labels"], axis=-1)
+
+
 def regression(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
   """Squared error of the score as the files have it (STS-B: 0 to 5).
 
@@ -76,7 +82,7 @@ def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Ar
 
 
 LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
-  "classification": classification, "regression": regression, "tagging": tagging, "span": span,
-  "joint_span": joint_span, "multiple_choice": multiple_choice, "ranking": ranking,
+  "classification": classification, "multi_label": multi_label, "regression": regression, "tagging": tagging,
+  "span": span, "joint_span": joint_span, "multiple_choice": multiple_choice, "ranking": ranking,
   "answer_ranking": answer_ranking,
 }

@@ -1,34 +1,40 @@
-"""A user's own data: JSON lines, CSV or TSV with a text (or two) and a label, score or tags."""
+"""A user's own data: JSON lines, CSV or TSV with a text (or two) and a label, several labels, a score or tags."""
 
+import functools
 import random
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from electra_jax.errors import UserError
+from electra_jax.tasks import labels as labels_lib
 from electra_jax.tasks import scoring, sentences
 from electra_jax.tasks.contract import Example, Task
 from electra_jax.tasks.records import Record, read_records
 
-METRICS = {"own_classification": ("accuracy",), "own_regression": ("spearman", "pearson"),
+METRICS = {"own_classification": ("accuracy", "f1"), "own_multi_label": ("micro_f1", "f1", "accuracy"),
+           "own_regression": ("spearman", "pearson"),
            "own_tagging": ("entity_f1", "tag_accuracy")}
 
 
 def make(name: str, config_task) -> Task:
-  """`own_classification`, `own_regression` or `own_tagging` of the files that the `task` branch names.
+  """A row of METRICS over the files that the `task` branch names.
 
-  The labels are those of the training file, sorted; without a dev file every tenth training example, drawn by a
-  fixed seed, is kept for scoring.
+  The labels are those of the training file, sorted; without a dev file every tenth training example is kept for
+  scoring (`dev_part`).
 
   Raises:
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
-  is_regression, is_tagging = name == "own_regression", name == "own_tagging"
+  is_regression, is_tagging, is_multi = (name == f"own_{kind}" for kind in ("regression", "tagging", "multi_label"))
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
   records = read_records(config_task.train_path)
-  labels = () if is_regression else _labels(records, config_task.label_field, is_tagging)
+  parts = _list if is_tagging else functools.partial(_several, separator=config_task.label_separator)
+  labels = () if is_regression else _labels(
+    records, config_task.label_field, parts if is_tagging or is_multi else lambda value, where: [value])
 
   def examples(found: Sequence[Record], labelled: bool) -> list[Example]:
-    make_one = _tagged if is_tagging else _labelled
+    make_one = _tagged if is_tagging else functools.partial(_labelled, several=parts if is_multi else None)
     return [make_one(record, str(number), fields, config_task.label_field if labelled else None, labels)
             for number, record in enumerate(found)]
 
@@ -37,23 +43,44 @@ def make(name: str, config_task) -> Task:
       return examples(read_records(config_task.test_path), labelled=False)
     if split == "dev" and config_task.dev_path:
       return examples(read_records(config_task.dev_path), labelled=True)
+    found = examples(records, labelled=True)
     if config_task.dev_path:
-      return examples(records, labelled=True)
-    kept = set(random.Random(0).sample(range(len(records)), max(1, len(records) // 10)))
-    return examples([r for number, r in enumerate(records) if (number in kept) == (split == "dev")], labelled=True)
+      return found
+    kept = dev_part([None if is_tagging or is_regression else example.label for example in found])
+    return [example for number, example in enumerate(found) if (number in kept) == (split == "dev")]
 
-  test_splits = ("test",) if config_task.test_path else ()
-  make_task = sentences.make_tagging if is_tagging else sentences.make
-  return make_task(name, config_task, labels=labels, metrics=METRICS[name], splits=("train", "dev"),
-                   test_splits=test_splits, read=read)
+  rest = dict(labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
+              test_splits=("test",) if config_task.test_path else ())
+  if is_tagging:
+    return sentences.make_tagging(name, config_task, **rest)
+  weights = None
+  if config_task.class_weights == "balanced":
+    counts = Counter(example.label for example in read("train"))
+    weights = {label: counts.total() / (len(labels) * max(1, counts[label])) for label in labels}
+  return sentences.make(name, config_task, **rest, files=labels_lib.answers_csv, is_multi=is_multi, weights=weights)
 
 
-def _labels(records: Sequence[Record], label_field: str, is_tagging: bool) -> tuple[str, ...]:
+def dev_part(labels: Sequence) -> set[int]:
+  """Numbers of a tenth of the examples, at least one, drawn by a fixed seed: of each label its share.
+
+  An example whose label occurs once is for training.
+
+  >>> sorted("aab"[number % 3] for number in dev_part([*"aab"] * 10))
+  ['a', 'a', 'b']
+  """
+  counts, draw = Counter(labels), random.Random(0)
+  order = sorted(range(len(labels)), key=lambda number: (str(labels[number]), draw.random()))
+  order = [number for number in order if counts[labels[number]] > 1] or order
+  size = max(1, len(labels) // 10)
+  return {order[(2 * i + 1) * len(order) // (2 * size)] for i in range(size)}
+
+
+def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., list]) -> tuple[str, ...]:
   first: dict[str, str] = {}  # label -> where it is met first
   types: dict[type, str] = {}  # likewise of each type of JSON
   for record in records:
     value = record.get(label_field)
-    for one in _list(value, record.where) if is_tagging else [value]:
+    for one in parts(value, record.where):
       first.setdefault(sentences.label_name(one, record.where), record.where)
       types.setdefault(type(one), record.where)
   if len(types) > 1:
@@ -66,7 +93,7 @@ def _labels(records: Sequence[Record], label_field: str, is_tagging: bool) -> tu
     if other != name:
       raise UserError("Two labels differ only in their spelling", got=f"{other!r} in {first[other]}, {name!r} in "
                       f"{first[name]}", allowed="one spelling of each number and character", fix="write them alike")
-  if is_tagging:
+  if parts is _list:
     _check_prefixes(first)
   if len(first) < 2:
     raise UserError("There is nothing to tell apart", got=f"only the label {next(iter(first))!r} in {records[0].where}",
@@ -94,12 +121,19 @@ def _spelling(name: str) -> float | str:
 
 
 def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-              labels: Sequence[str]) -> Example:
+              labels: Sequence[str], several: Callable[..., list] | None) -> Example:
   texts = tuple(sentences.text_of(record, field) for field in fields)
   if not any(text.strip() for text in texts):
     raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
                     allowed="text with at least one visible character", fix="correct the line, or leave it out")
-  label = None if label_field is None else sentences.parse_label(record.get(label_field), labels, record.where)
+  value = None if label_field is None else record.get(label_field)
+  if label_field is None:
+    label = None
+  elif several is None:
+    label = sentences.parse_label(value, labels, record.where)
+  else:
+    given = {sentences.parse_label(one, labels, record.where) for one in several(value, record.where)}
+    label = tuple(name for name in labels if name in given)
   return Example(str(record.values.get("id", number)), texts, label, record.where)
 
 
@@ -124,3 +158,13 @@ def _list(value, where: str) -> list[str]:
                     allowed='a list of strings, or a string with blanks between them, at least one',
                     fix="correct the line")
   return parts
+
+
+def _several(value, where: str, separator: str) -> list:
+  """The labels of an example, maybe none: a JSON list, or one string with `task.label_separator` between them."""
+  if isinstance(value, list):
+    return value
+  if isinstance(value, str):
+    return [part.strip() for part in value.split(separator)] if value.strip() else []
+  raise UserError("An example has no list of labels", got=f"{where}: {value!r}", allowed=f"a list, or a string with "
+                  f"{separator!r} between the labels; an empty one where no label is true", fix="correct the line")

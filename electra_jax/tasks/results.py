@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -16,8 +16,8 @@ import numpy as np
 from electra_jax import checkpoints
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
-from electra_jax.tasks import ensembles, pictures, scoring, submissions, tables
-from electra_jax.tasks.contract import Task
+from electra_jax.tasks import baselines, ensembles, labels, pictures, scoring, submissions, tables
+from electra_jax.tasks.contract import Example, Task
 from electra_jax.train_state import TrainState
 
 
@@ -46,6 +46,24 @@ def save_tokenizer_and_labels(workdir: str, tokenizer, task: Task) -> None:
       tokenizer.save(folder)
     write_json(os.path.join(workdir, "labels.json"), {
       "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names)})
+
+
+def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: str, say: Callable[[str], None]) -> None:
+  """Says of the splits' examples what the labels are and what there is to beat; baselines.json keeps the latter."""
+  if jax.process_index():
+    return
+  for line in labels.introduce(task, examples):
+    say(line)
+  found = baselines.measure(task, *(examples[split] for split in task.splits[:2]))
+  write_json(os.path.join(workdir, "baselines.json"), found)
+  if found:
+    say(baselines.describe(task.metric, math.inf, found))
+
+
+def describe_baselines(workdir: str, metric: str, median: float) -> str:
+  """What `baselines.describe` says of a fine-tuned workdir's; "" without any."""
+  path = os.path.join(workdir, "baselines.json")
+  return baselines.describe(metric, median, read_json(path)) if os.path.exists(path) else ""
 
 
 def finished_seeds(workdir: str) -> list[int]:
@@ -167,6 +185,11 @@ def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> di
   members = ensembles.choose([(workdir, run) for run in runs], task.metric, len(runs))
   together = ensembles.score(task, members)
   text = tables.results_table(config, task, runs, summary, together)
+  if told := describe_baselines(workdir, task.metric, summary[task.metric]["median"]):
+    text += f"\n{told}\n"
+  if members and task.head in ("classification", "multi_label"):
+    text += f"\nThe best seed, {members[0][1]}, on {task.splits[1]}:\n\n" + labels.class_tables(
+      task, *ensembles.answer(task, members[:1], task.splits[1]))
   text += f"\nOf the files: {describe_left_out(task)}.\n" if task.left_out else ""
   with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
     file.write(text)

@@ -26,10 +26,32 @@ def accuracy(predictions: Sequence, labels: Sequence) -> float:
   return float(np.mean([p == q for p, q in zip(predictions, labels, strict=True)]))
 
 
-def f1(predictions: Sequence[str], labels: Sequence[str]) -> float:
-  """Of the label "1" (MRPC, QQP); 0 where it is never predicted."""
+def f1(predictions: Sequence, labels: Sequence, names: Sequence[str] = ("0", "1")) -> float:
+  """Where the labels are "0" and "1", of "1" (MRPC, QQP; 0 where it is never predicted); else the mean over the labels.
+
+  A label that neither occurs nor is predicted has none and is left out of the mean.
+
+  Args:
+    predictions: labels, or where several may be true together tuples of them; `labels` likewise.
+    names: all labels of the data set.
+  """
   from sklearn import metrics
+  if isinstance(labels[0], tuple):
+    return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="macro",
+                                  zero_division=np.nan))
+  if set(names) != {"0", "1"}:
+    return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
   return float(metrics.f1_score(labels, predictions, pos_label="1", labels=["0", "1"], zero_division=0.0))
+
+
+def micro_f1(predictions: Sequence[tuple], labels: Sequence[tuple], names: Sequence[str]) -> float:
+  """Of all pairs of an example and a label together; 0 where none is right."""
+  from sklearn import metrics
+  return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="micro", zero_division=0.0))
+
+
+def _indicators(*rows: Sequence[tuple], names: Sequence[str]) -> list[np.ndarray]:
+  return [np.array([[name in one for name in names] for one in some], int) for some in rows]
 
 
 def matthews(predictions: Sequence[str], labels: Sequence[str]) -> float:
@@ -120,8 +142,8 @@ def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence
   return accuracy([tag for tags in predictions for tag in tags], [tag for tags in labels for tag in tags])
 
 
-METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
-  "accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pearson, "spearman": spearman,
+METRICS: dict[str, Callable[..., float]] = {
+  "accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews, "pearson": pearson, "spearman": spearman,
   "entity_f1": entity_f1, "tag_accuracy": tag_accuracy,
 }
 
@@ -130,7 +152,7 @@ def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: C
           ) -> dict[str, float]:
   """The named rows of METRICS; NaN for all of them where there is nothing to score or a prediction is None or NaN.
 
-  `tags` are those of `entity_f1`.
+  `tags` are all labels or tags of the data set, which the F1s ask for.
 
   >>> score(["accuracy", "f1", "matthews"], ["0", "0"], ["0", "1"])
   {'accuracy': 0.5, 'f1': 0.0, 'matthews': 0.0}
@@ -138,7 +160,8 @@ def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: C
   ({'pearson': nan}, {'accuracy': nan})
   """
   broken = not len(predictions) or any(_is_no_answer(prediction) for prediction in predictions)
-  metrics = METRICS | {"entity_f1": functools.partial(entity_f1, tags=tags)}
+  metrics = METRICS | {"entity_f1": functools.partial(entity_f1, tags=tags)} | {
+    name: functools.partial(METRICS[name], names=tags or ("0", "1")) for name in ("f1", "micro_f1")}
   return {name: math.nan if broken else metrics[name](predictions, labels) for name in names}
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,22 +16,31 @@ MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
-         test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None) -> Task:
-  """A task with one label (or, without `labels`, one number) for one or two texts."""
-  head = "classification" if labels else "regression"
+         test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None, files=None,
+         is_multi: bool = False, weights: Mapping[str, float] | None = None) -> Task:
+  """A task with one label (without `labels` one number; of `is_multi` a tuple of labels) for one or two texts.
+
+  Args:
+    weights: what an example counts in the loss, by its label; None: all alike.
+  """
+  head = "multi_label" if is_multi else "classification" if labels else "regression"
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     feature = features.sequence(tokenizer, example.texts, max_length, example.where, config_task.on_long_text)
-    if example.label is not None:
+    if example.label is not None and is_multi:
+      feature["labels"] = [float(label in example.label) for label in labels]
+    elif example.label is not None:
       feature["label"] = labels.index(example.label) if labels else example.label
+      if weights:
+        feature["_weight"] = weights[example.label]
     return [feature]
 
   return Task(
     name=name, head=head, label_names=tuple(labels), num_labels=len(labels) or 1, splits=tuple(splits),
     test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
-    decode=lambda outputs, features_, examples: decode(outputs, labels),
-    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples]),
-    augment=swap_pairs if config_task.swap_pairs else lambda examples: examples, submission=submission)
+    decode=lambda outputs, features_, examples: (decode_multi if is_multi else decode)(outputs, labels),
+    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples], labels),
+    augment=swap_pairs if config_task.swap_pairs else lambda examples: examples, submission=submission, files=files)
 
 
 def make_tagging(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
@@ -55,6 +64,12 @@ def decode(outputs: Outputs, labels: Sequence[str]) -> list:
   if not labels:
     return [float(value) for value in logits[:, 0]]
   return [labels[int(np.argmax(row))] if np.isfinite(row).all() else None for row in logits]
+
+
+def decode_multi(outputs: Outputs, labels: Sequence[str]) -> list[tuple[str, ...] | None]:
+  """The labels that are likelier true than not; None where the outputs are no numbers."""
+  return [tuple(label for label, logit in zip(labels, row, strict=True) if logit > 0)
+          if np.isfinite(row).all() else None for row in outputs["classification_head"]]
 
 
 def decode_tags(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
@@ -116,7 +131,8 @@ def label_name(value, where: str) -> str:
     return str(value).lower()
   if isinstance(value, list | dict):
     raise UserError("A label is no name", got=f"{where}: a {type(value).__name__}, {value!r}",
-                    allowed="one string, number or boolean an example", fix="choose one label, or correct the line")
+                    allowed="one string, number or boolean an example",
+                    fix="choose one label, or for several --config=configs/finetune/own.py:multi_label")
   if value is None or str(value).strip().casefold() in MISSING:
     raise UserError("An example has no label", got=f"{where}: {value!r}", allowed="a label's name",
                     fix="correct the line, or leave it out")

@@ -49,7 +49,7 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
           texts[name] = file.read()
     write_zip(os.path.join(workdir, "submission.zip"), texts)
     lines.append(f"Wrote {os.path.join(workdir, 'submission.zip')} with {', '.join(texts)} of the best seed.")
-  for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS)[task.name].items():
+  for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS).get(task.name, {}).items():
     path = os.path.join(folder, f"{split}_predictions.json")
     if os.path.exists(path):
       with open(path, encoding="utf-8") as file:

@@ -19,6 +19,7 @@ from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_f
 from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import SENTENCE_HEADS
+from electra_jax.tasks import results
 from electra_jax.tasks.contract import HEADS
 
 FLAGS = flags.FLAGS
@@ -118,7 +119,7 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
     by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
     by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
-  found, left_out, (pooler, labels) = {}, [], fine_tuning_of(source)
+  found, left_out, (pooler, labels, is_multi) = {}, [], fine_tuning_of(source)
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
@@ -133,6 +134,8 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
     left_out += sorted(f"{name}/{head}" for head in heads - known)
     params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
     found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
+    if is_multi:
+      found[name].config["problem_type"] = "multi_label_classification"
   return found, left_out
 
 
@@ -152,16 +155,16 @@ def check_heads(heads: set[str], pooling: str) -> None:
                     "electra_jax.tools.predict --task=classify or --task=choose")
 
 
-def fine_tuning_of(source: Source) -> tuple[str, list[str]]:
-  """(activation of the layer over [CLS] in the export, names of the labels) of a fine-tuned run."""
+def fine_tuning_of(source: Source) -> tuple[str, list[str], bool]:
+  """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
   if source.config.mode != "finetune":
-    return "tanh", []
+    return "tanh", [], False
   with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
     labels = json.load(file)
   reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
   # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
   pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
-  return pooler, labels["label_names"]
+  return pooler, labels["label_names"], labels["head"] == "multi_label"
 
 
 def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
@@ -188,10 +191,11 @@ def last_evaluation(workdir: str, step: int) -> dict | None:
   """The last row of the run's evaluations at or before a step; of a fine-tuned run its scores, text by metric."""
   path = os.path.join(workdir, "results.json")
   if os.path.exists(path):
-    with open(path, encoding="utf-8") as file:
-      summary = json.load(file)["summary"]
-    return {metric: ", ".join(f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, float))
-            for metric, found in summary.items()}
+    found = results.read_json(path)
+    metric = found["runs"][0]["metric"]
+    told = results.describe_baselines(workdir, metric, found["summary"][metric]["median"])
+    return {metric: ", ".join(f"{name} {value:.4g}" for name, value in row.items() if isinstance(value, float))
+            for metric, row in found["summary"].items()} | ({"baselines": told} if told else {})
   try:
     rows = metrics.read_rows(workdir)
   except UserError:  # an averaged or imported folder has no log

@@ -144,6 +144,8 @@ def results_of(facts: Facts, num_samples: int) -> str:
   shown += table(("seed", f"{metric}, percent"), [(run["seed"], percent(run["scores"][metric])) for run in facts.seeds])
   papers = [(model, scores[task]) for paper in (glue.PAPER, squad.PAPER, race.PAPER)
             for model, scores in paper.items() if task in scores]
+  told = results.describe_baselines(facts.workdir, metric, _summary(facts)[metric]["median"])
+  shown += paragraph(told) if told else ""
   return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")
 
 

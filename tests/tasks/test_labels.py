@@ -2,12 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from configs.finetune import own as recipes
+from electra_jax import config as config_lib
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import glue
+from electra_jax.tasks import baselines, batches, features, glue, labels, losses
+from tests.tasks.fake_tokenizer import Words
 from tests.tasks.test_tasks import OFFICIAL, config_of, write
 
 ROWS = [(f"sentence {number}", "pos" if number % 2 else "neg") for number in range(6)]  # lines 2 to 7 of a table
@@ -179,3 +182,101 @@ def test_the_official_files_are_read_whole(shared):
   for name, row in glue.GLUE.items():
     task = tasks.make(config_of(name, data_dir=root))
     assert all(task.read(split) for split in row.splits) and task.left_out == {}
+
+
+# ---- what is said of labels, and what there is to beat ----
+
+
+def sentiment(count=60, rare=3):
+  """Every `rare`-th text is bad, by its first word."""
+  return [(f"awful film number {number}", "neg") if number % rare == 0 else (f"lovely film number {number}", "pos")
+          for number in range(count)]
+
+
+def test_the_dev_part_has_each_labels_share_and_no_label_that_occurs_once(tmp_path):
+  task = made(tmp_path, "a.csv", csv(rows=[*sentiment(90), ("odd", "once")]))
+  dev, train = ([example.label for example in task.read(split)] for split in ("dev", "train"))
+  assert sorted(dev) == ["neg"] * 3 + ["pos"] * 6 and len(train) == 82 and "once" in train
+  assert labels.introduce(task, {split: task.read(split) for split in task.splits}) == [
+    "labels of train: neg 27, once 1, pos 54", "labels of dev: neg 3, once 0, pos 6",
+    "Only 9 dev examples: one of them is 11.1 points, so the scores say little. Label more, or name more with "
+    "task.dev_path.", "Labels that occur once in train, too seldom to be learnt: once.",
+    "Labels that no dev example has, so that no score shows them: once."]
+
+
+def test_baselines_know_the_larger_class_and_the_words(tmp_path):
+  path = write(tmp_path, "dev.csv", csv(rows=sentiment()))
+  task = made(tmp_path, "a.csv", csv(rows=sentiment()), dev_path=path)
+  found = baselines.measure(task, task.read("train"), task.read("dev"))
+  assert found == {baselines.CONSTANT: pytest.approx(2 / 3), baselines.WORDS: 1.0}
+  assert "Nothing to use yet: the median accuracy 66.7 is not above that of always" in baselines.describe(
+    "accuracy", 2 / 3, found)
+  assert "Nothing" not in baselines.describe("accuracy", 0.7, {baselines.CONSTANT: 0.66})
+  assert baselines.measure(task._replace(head="regression"), [], []) == {}
+
+
+def test_baselines_of_labels_that_all_or_none_have(tmp_path):
+  rows = "".join(json.dumps({"text": text, "label": ["all", label] if label == "neg" else ["all"]}) + "\n"
+                 for text, label in sentiment())
+  task = made(tmp_path, "a.jsonl", rows, "multi_label", dev_path=str(tmp_path / "a.jsonl"))
+  found = baselines.measure(task, task.read("train"), task.read("dev"))
+  assert found[baselines.WORDS] == 1.0 > found[baselines.CONSTANT]
+  alike = [example._replace(label=("all",)) for example in task.read("train")]
+  assert set(baselines.by_words(task, alike, [("a film",)])) == {("all",)}
+
+
+def test_precision_recall_and_confusions(tmp_path):
+  task = made(tmp_path, "a.csv", csv())
+  examples = task.read("train")[:4]  # of neg, pos, neg, pos, neg, pos one is kept for dev
+  wanted = [example.label for example in examples]
+  shown = labels.class_tables(task, ["pos"] * 4, examples)
+  positive = wanted.count("pos")
+  assert f"| neg | - | 0.0 | 0.0 | {4 - positive} |" in shown
+  assert f"| pos | {25 * positive:.1f} | 100.0 | {200 * positive / (4 + positive):.1f} | {positive} |" in shown
+  assert f"| neg | 0 | {4 - positive} |" in shown and f"| pos | 0 | {positive} |" in shown
+  assert task.files({"dev": (["pos"] * 4, examples)})["dev.csv"].splitlines()[:2] == [
+    "id,label,prediction,text", f"{examples[0].example_id},{wanted[0]},pos,{examples[0].texts[0]}"]
+
+
+def test_balanced_classes_weigh_alike(tmp_path):
+  path = write(tmp_path, "dev.csv", csv())
+  task = made(tmp_path, "a.csv", csv(rows=sentiment()), class_weights="balanced", dev_path=path)
+  rows = features.of_examples(task, task.read("train"), Words(), 16)
+  batch = batches.collate(rows, 64, 16, 0, "classification")
+  weights = {label: batch["row_weight"][:60][batch["label"][:60] == label] for label in (0, 1)}
+  assert weights[0].sum() == pytest.approx(30) and weights[1].sum() == pytest.approx(30)
+  assert not batch["row_weight"][60:].any()
+  c = recipes.get_config("regression")
+  c.task.update(class_weights="balanced", train_path=path, init_from="somewhere")
+  with pytest.raises(UserError, match=r"class_weights is 'balanced', which is for task\.name=own_classification"):
+    config_lib.resolve(c)
+
+
+@pytest.mark.parametrize("content, name", [
+  (jsonl(rows=[("a", ["x", "y"]), ("b", []), ("c", ["y"])]), "a.jsonl"),
+  ("text,label\na,x; y\nb,\nc,y\n", "a.csv"), ("text\tlabel\na\ty;x\nb\t\nc\ty\n", "a.tsv")])
+def test_several_labels_of_a_text(content, name, tmp_path):
+  task = made(tmp_path, name, content, "multi_label", dev_path=str(tmp_path / name))
+  examples = task.read("train")
+  assert task.label_names == ("x", "y") and [example.label for example in examples] == [("x", "y"), (), ("y",)]
+  (feature,) = task.featurize(examples[2], Words(), 16)
+  assert feature["labels"] == [0.0, 1.0]
+  batch = batches.collate([feature], 2, 16, 0, "multi_label")
+  assert batch["labels"].tolist() == [[0, 1], [0, 0]]
+  outputs = {"classification_head": np.array([[1.0, 2.0], [-1.0, 0.0], [np.nan, 1.0]])}
+  assert task.decode(outputs, [], examples) == [("x", "y"), (), None]
+  assert task.score([("x", "y"), (), ("x",)], examples) == {
+    "micro_f1": pytest.approx(2 / 3), "f1": pytest.approx(2 / 3), "accuracy": pytest.approx(2 / 3)}
+  assert list(losses.multi_label({"classification_head": np.zeros((2, 2))}, batch)) == pytest.approx([np.log(2)] * 2)
+
+
+def test_f1_is_of_1_or_the_mean_over_the_labels(tmp_path):
+  few = made(tmp_path, "a.csv", csv(rows=[(text, "10"[label == "neg"]) for text, label in sentiment()]), metric="f1")
+  assert few.metric == "f1"
+  examples = few.read("train")
+  positive = sum(example.label == "1" for example in examples)
+  assert few.score(["1"] * len(examples), examples)["f1"] == pytest.approx(2 * positive / (len(examples) + positive))
+  many = made(tmp_path, "b.csv", csv(rows=sentiment()))
+  examples = many.read("train")
+  positive = sum(example.label == "pos" for example in examples)
+  assert many.score(["pos"] * len(examples), examples)["f1"] == pytest.approx(positive / (len(examples) + positive))

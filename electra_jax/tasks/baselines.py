@@ -1,0 +1,68 @@
+"""Baselines of a classification: one constant answer, and word counts with a logistic regression (scikit-learn)."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from electra_jax.tasks.contract import Example, Task
+from electra_jax.tasks.tables import percent
+
+CONSTANT, WORDS = "always the commonest answer", "TF-IDF with logistic regression"
+MOST_EXAMPLES = 20_000  # that the logistic regression reads: seconds
+
+
+def measure(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, float]:
+  """{baseline: `task.metric` on dev} of a classification; {} of another task.
+
+  Word counts are for a user's own data: what GLUE's tasks take is in the papers.
+  """
+  if task.head not in ("classification", "multi_label"):
+    return {}
+  commonest = Counter(example.label for example in train).most_common(1)[0][0]
+  answers = {CONSTANT: [commonest] * len(dev)}
+  if task.name.startswith("own_"):
+    answers[WORDS] = by_words(task, train, [example.texts for example in dev])
+  return {name: task.score(found, dev)[task.metric] for name, found in answers.items()}
+
+
+def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ...]]) -> list:
+  """The answers of a logistic regression on TF-IDF of words, pairs as one text; the same ones every time."""
+  from sklearn.feature_extraction.text import TfidfVectorizer
+  from sklearn.linear_model import LogisticRegression
+  from sklearn.multiclass import OneVsRestClassifier
+
+  if len(train) > MOST_EXAMPLES:
+    train = random.Random(0).sample(list(train), MOST_EXAMPLES)
+  vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+  rows = vectorizer.fit_transform([" ".join(example.texts) for example in train])
+  asked = vectorizer.transform([" ".join(one) for one in texts])
+  model = LogisticRegression(max_iter=1_000)
+  if task.head == "classification":
+    labels = [example.label for example in train]
+    return list(model.fit(rows, labels).predict(asked)) if len(set(labels)) > 1 else labels[:1] * len(texts)
+  wanted = np.array([[name in example.label for name in task.label_names] for example in train], int)
+  varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have is not learnt
+  found = np.tile(wanted.min(0), (len(texts), 1))
+  if len(varied):
+    found[:, varied] = OneVsRestClassifier(model).fit(rows, wanted[:, varied]).predict(asked).reshape(len(texts), -1)
+  return [tuple(name for name, is_true in zip(task.label_names, row) if is_true) for row in found]
+
+
+def describe(metric: str, median: float, baselines: Mapping[str, float]) -> str:
+  """The baselines, and in words where a median over the seeds is not above one of them; "" without any.
+
+  >>> describe("accuracy", 0.8, {CONSTANT: 0.5})
+  'On the same dev examples: always the commonest answer, accuracy 50.0.'
+  >>> describe("accuracy", math.nan, {CONSTANT: 0.5}).endswith("commonest answer.")
+  True
+  """
+  if not baselines:
+    return ""
+  values = ", ".join(f"{name}, {metric} {percent(value)}" for name, value in baselines.items())
+  text = f"On the same dev examples: {values}."
+  above = [name for name, value in baselines.items() if not median > value]
+  if above:
+    text += f" Nothing to use yet: the median {metric} {percent(median)} is not above that of {' and of '.join(above)}."
+  return text

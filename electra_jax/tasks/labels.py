@@ -1,0 +1,80 @@
+"""Labels of a data set: how often each occurs, what is doubtful about them, and how well each was found."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from electra_jax.errors import named
+from electra_jax.tasks.contract import Example, Task
+from electra_jax.tasks.tables import percent
+
+FEW = 50  # dev examples: the standard error of an accuracy is 7 points or less
+MOST_LABELS = 20  # of a confusion matrix
+
+
+def of_each(task: Task, examples: Sequence[Example]) -> list[str]:
+  """Every label of the examples, one behind the other: of multi_label and tagging all that an example has."""
+  return [name for example in examples
+          for name in ([example.label] if task.head == "classification" else example.label)]
+
+
+def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str]:
+  """Lines before a training: the labels with their counts, and what is doubtful; none of a task without labels."""
+  if not task.label_names:
+    return []
+  counts = {split: Counter(of_each(task, examples[split])) for split in task.splits[:2]}
+  lines = [f"labels of {split}: " + named([f"{name} {number[name]:,}" for name in task.label_names], most=MOST_LABELS)
+           for split, number in counts.items()]
+  train, dev = counts.values()
+  if len(examples[task.splits[1]]) < FEW:
+    count = len(examples[task.splits[1]])
+    lines.append(f"Only {count} dev examples: one of them is {100 / count:.1f} points, so the scores say little. "
+                 "Label more, or name more with task.dev_path.")
+  if once := [name for name in task.label_names if train[name] == 1]:
+    lines.append(f"Labels that occur once in train, too seldom to be learnt: {named(once)}.")
+  if unseen := [name for name in task.label_names if not dev[name]]:
+    lines.append(f"Labels that no dev example has, so that no score shows them: {named(unseen)}.")
+  return lines
+
+
+def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example]) -> str:
+  """Markdown: precision, recall and F1 of each label in percent and, of single labels, the confusion matrix."""
+  names = task.label_names
+  found, wanted = ([[name in row for name in names] for row in rows] for rows in (
+    [[p] if task.head == "classification" else p for p in predictions],
+    [[e.label] if task.head == "classification" else e.label for e in examples]))
+  found, wanted = np.array(found), np.array(wanted)
+  lines = ["| Label | Precision | Recall | F1 | Examples |", "|---|---|---|---|---|"]
+  for name, asked, answered, right in zip(names, wanted.sum(0), found.sum(0), (found & wanted).sum(0)):
+    scores = [percent(a / b) if b else "-" for a, b in (
+      (right, answered), (right, asked), (2 * right, asked + answered))]
+    lines.append(f"| {_cell(name)} | {' | '.join(scores)} | {asked:,} |")
+  if task.head == "classification" and len(names) <= MOST_LABELS:
+    lines += ["", f"| Label \\ answer | {' | '.join(map(_cell, names))} |", "|---" * (len(names) + 1) + "|"]
+    for number, name in enumerate(names):
+      counts = found[wanted[:, number]].sum(0)
+      lines.append(f"| {_cell(name)} | {' | '.join(f'{count:,}' for count in counts)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _cell(name: str) -> str:
+  return " ".join(name.split()).replace("|", "\\|")
+
+
+def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]]) -> dict[str, str]:
+  """{"dev.csv": ...}: id, label, prediction and texts of each example; several labels with semicolons between."""
+  def shown(label) -> str:
+    return "" if label is None else ";".join(label) if isinstance(label, tuple) else str(label)
+
+  files = {}
+  for split, (predictions, examples) in answers.items():
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    many = [f"text_{number}" for number in range(1, len(examples[0].texts) + 1)]
+    writer.writerow(["id", "label", "prediction", *(many if len(many) > 1 else ["text"])])
+    writer.writerows([e.example_id, shown(e.label), shown(p), *e.texts] for p, e in zip(predictions, examples))
+    files[f"{split}.csv"] = text.getvalue()
+  return files
