@@ -127,7 +127,7 @@ def defaults() -> ConfigDict:
   # ---- optimizer
   c.optimizer = ConfigDict()
   c.optimizer.name = "lamb"  # lamb | adamw
-  c.optimizer.learning_rate = 2e-4  # peak, after warm-up
+  c.optimizer.learning_rate = 2e-4  # peak, after warm-up; configs/finetune/own.py: by the encoder's width
   c.optimizer.schedule = "linear"  # after linear warm-up: linear | polynomial | cosine | constant | wsd | inverse_sqrt
   c.optimizer.decay_power = 1.0  # polynomial: of the remaining share of the run
   c.optimizer.decay_share = 0.1  # wsd: of the run's steps, at its end
@@ -185,7 +185,7 @@ def defaults() -> ConfigDict:
   c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
   c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
   # Top layers that start with new weights (Zhang et al. 2021): those of a short pre-training may hardly show which word
-  # they stand on, and then learn little; 0 = none, the number of layers = only the embeddings are kept
+  # they stand on, and then learn little; 0 = none, all = only the embeddings are kept; own.py: by width
   c.task.fresh_layers = 0
   c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL) or SQuAD's or RACE's files, or tfds:glue
   c.task.train_path = ""  # own data: .jsonl, .csv or .tsv; SQuAD: JSON of another name than data_dir's
@@ -208,7 +208,7 @@ def defaults() -> ConfigDict:
   c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
   c.task.num_epochs = 3.0  # passes over the training examples
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06
-  c.task.layer_decay = 1.0  # layer-wise rate decay: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa)
+  c.task.layer_decay = 1.0  # layer-wise: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa); own.py: by width
   c.task.layer_decay_form = "paper"  # paper | released (the code leaves a level between head and top layer)
   # What a sentence's head reads: cls ([CLS]: the papers) | mean (of all tokens' last states). ELECTRA and RoBERTa teach
   # [CLS] nothing, so after a short pre-training the mean says more. transformers has no class for it: no export to it

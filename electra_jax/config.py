@@ -103,8 +103,26 @@ def _derive(c: ConfigDict) -> None:
   default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
   default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
+  for key, value in fit_to_encoder(c.model.hidden_size, c.model.num_hidden_layers).items():
+    branch, name = key.split(".")
+    default(c[branch], name, value)
   default(c.optimizer, "warmup_steps", min(10_000, c.train.num_steps // 10))
   default(c.eval, "batch_size", max(1, c.train.batch_size // max(1, c.train.accumulation_steps)))
+
+
+def fit_to_encoder(hidden_size: int, num_layers: int) -> dict[str, float]:
+  """Keys of fine-tuning that a recipe leaves open (configs/finetune/own.py), by the encoder's width.
+
+  ELECTRA Table 5's learning rate is for 768 units; a narrower encoder needs a higher one. Below 256 units no layer-wise
+  decay, below 128 new layers over the pre-trained embeddings: what so small layers have learnt was never of use
+  (docs/finetuning.md).
+
+  >>> fit_to_encoder(768, 12)
+  {'optimizer.learning_rate': 0.0001, 'task.layer_decay': 0.8, 'task.fresh_layers': 0}
+  """
+  return {"optimizer.learning_rate": round(1e-4 * 768 / max(64, hidden_size), 6),
+          "task.layer_decay": 0.8 if hidden_size >= 256 else 1.0,
+          "task.fresh_layers": 0 if hidden_size >= 128 else num_layers}
 
 
 def flatten(config: ConfigDict | FrozenConfigDict | dict, prefix: str = "") -> dict[str, object]:

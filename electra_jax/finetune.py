@@ -137,6 +137,8 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
   c.data.tokenizer.update(kind=start.tokenizer.kind, lowercase=start.tokenizer.lowercase,
                           vocab_size=start.tokenizer.vocab_size)
   c.objective.name = "mlm"  # no generator
+  if start.is_fine_tuned and c.task.fresh_layers is None:
+    c.task.fresh_layers = 0
   c.train.num_steps = max(1, round(c.task.num_epochs * batches.steps_per_epoch(num_features, c.train.batch_size)))
   c.optimizer.warmup_steps = round(c.task.warmup_share * c.train.num_steps)
   return c

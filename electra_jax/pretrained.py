@@ -29,6 +29,7 @@ class Pretrained(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   encoder: PyTree  # host arrays, without heads
   pooler: dict[str, np.ndarray] | None  # kernel and bias, where there is one
+  is_fine_tuned: bool = False  # by this code: its layers have learnt a task
 
 
 def load(path: str) -> Pretrained:
@@ -46,7 +47,7 @@ def load(path: str) -> Pretrained:
   network = jax.device_get(params[name])
   encoder = {part: value for part, value in network.items() if not part.endswith("_head")}
   pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
-  return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler)
+  return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
 
 
 def of_run(config, tokenizer, params: PyTree) -> Pretrained:

@@ -75,6 +75,7 @@ def test_what_is_left_of_a_run(finished, source):
   _, params = checkpoints.load_params(workdir)  # the best seed: something to start from again
   assert params["encoder"]["classification_head"]["output"]["kernel"].shape[1] == 2
   again = pretrained.load(workdir)
+  assert again.is_fine_tuned and not pretrained.load(source[1]).is_fine_tuned
   assert not [name for name in again.encoder if name.endswith("_head")]
   wanted = pretrained.load(source[1]).encoder
   assert jax.tree.map(np.shape, again.encoder) == jax.tree.map(np.shape, wanted)
@@ -337,6 +338,8 @@ def test_fresh_layers_are_the_top_ones_and_everything_below_stays(source):
     return {part for part, value in found.items()
             if all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(value), jax.tree.leaves(start.encoder[part])))}
 
+  assert c.task.fresh_layers == last + 1  # so narrow an encoder; but layers that have learnt a task stay
+  assert finetune.complete(recipe(source), start._replace(is_fine_tuned=True), num_features=8).task.fresh_layers == 0
   assert kept(0, 0) == set(start.encoder)
   assert kept(0, 1) == set(start.encoder) - {f"layer_{last:02d}"}
   assert kept(0, last + 1) == {"embeddings"}

@@ -33,7 +33,7 @@ def test_five_updates_of_bert_for_sequence_classification(tmp_path):
   c.optimizer.update(learning_rate=1e-3, weight_decay_rate=0.0)
   c.train.update(batch_size=8, compute_dtype="float32")
   c.task.update(init_from=str(tmp_path), train_path=str(path), dev_path=str(path), max_length=16, num_epochs=2.0,
-                pooler="tanh", layer_decay=1.0)
+                pooler="tanh", layer_decay=1.0, fresh_layers=0)
   start, task = pretrained.load(str(tmp_path)), finetune.tasks.make(c.task)
   data = finetune.read_data(task, start.tokenizer, 16)
   config = config_lib.resolve(finetune.complete(c, start, 20))

@@ -114,6 +114,7 @@ def fine_tuning(row: str, folder: pathlib.Path) -> list[float]:
   c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=1)
   c.eval.batch_size = 8
   c.log.tensorboard = False
+  c.optimizer.learning_rate, c.task.layer_decay, c.task.fresh_layers = 1e-4, 0.8, 0
   c.task.update(init_from=source, train_path=str(folder / "train.jsonl"), dev_path=str(folder / "dev.jsonl"),
                 max_length=16, num_epochs=2.0, num_seeds=2, seeds_at_once=2)
   finetune.finetune(c, str(folder / row))

@@ -3,6 +3,8 @@
 Or :multi_label, :regression, :tagging.
 """
 
+from ml_collections.config_dict import placeholder
+
 from configs.finetune import glue
 from electra_jax.errors import unknown
 
@@ -13,7 +15,8 @@ def get_config(argument: str | None = None):
   kind = argument or "classification"
   if kind not in KINDS:
     raise unknown("The kind of task is unknown", argument, KINDS, "write --config=configs/finetune/own.py:CLOSEST")
-  c = glue.get_config()  # ELECTRA Table 5
-  c.task.name = f"own_{kind}"
-  c.task.update(num_seeds=5, select="best")
+  c = glue.get_config()  # ELECTRA Table 5, but for what config.fit_to_encoder derives from the encoder's width
+  c.optimizer.learning_rate = placeholder(float)
+  c.task.layer_decay, c.task.fresh_layers = placeholder(float), placeholder(int)
+  c.task.update(name=f"own_{kind}", num_seeds=5, select="best")
   return c

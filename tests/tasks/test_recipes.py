@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 
+from configs.finetune import own
 from electra_jax import config as config_lib
 from electra_jax import tasks
 
@@ -20,6 +21,19 @@ RECIPES = {  # recipe:argument -> rate, batch, weight decay, layer decay, epochs
   "race:large": ((5e-5, 16, 0, 0.9, 3, 0.1), {"max_length": 512, "max_question_length": 128}),
   "race:roberta": ((1e-5, 16, 0.1, 1, 4, 0.06), {"max_length": 512, "max_question_length": 128}),
 }
+
+
+@pytest.mark.parametrize("width, rate, decay, fresh", [(32, 1.2e-3, 1, 3), (64, 1.2e-3, 1, 3), (128, 6e-4, 1, 0), (
+  256, 3e-4, 0.8, 0), (384, 2e-4, 0.8, 0), (768, 1e-4, 0.8, 0), (1024, 7.5e-5, 0.8, 0)])
+def test_own_labels_take_what_fits_the_encoder_and_what_is_asked_for(width, rate, decay, fresh):
+  c = own.get_config()
+  c.task.update(init_from="runs/base", train_path="a.csv")
+  c.model.update(hidden_size=width, num_attention_heads=4, num_hidden_layers=3)
+  found = config_lib.resolve(c)
+  assert (found.optimizer.learning_rate, found.task.layer_decay, found.task.fresh_layers) == (rate, decay, fresh)
+  c.optimizer.learning_rate, c.task.layer_decay, c.task.fresh_layers = 5e-5, 0.9, 1
+  found = config_lib.resolve(c)
+  assert (found.optimizer.learning_rate, found.task.layer_decay, found.task.fresh_layers) == (5e-5, 0.9, 1)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
