@@ -28,12 +28,13 @@ from safetensors.numpy import load_file
 from torch.nn import functional
 
 from benchmarks import pretrain_peer, step_peer, torch_losses
-from electra_jax import checkpoints, inputs, objectives, sharding
 from electra_jax import config as config_lib
+from electra_jax import objectives, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
 from electra_jax.tools import export
+from electra_jax.training import checkpoints, inputs
 
 KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
 GATE = "encoder/copy_head/output"  # All-Tokens MLM's; transformers has no place for it

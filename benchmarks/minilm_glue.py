@@ -21,7 +21,8 @@ import numpy as np
 
 from configs.finetune import glue as recipe
 from electra_jax import config as config_lib
-from electra_jax import finetune, pretrained, sharding, tasks
+from electra_jax import finetune, sharding, tasks
+from electra_jax.finetuning import pretrained
 from electra_jax.tasks.glue import GLUE
 
 # transformers' defaults, and run_glue's usual length, batch and epochs

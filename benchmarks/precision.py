@@ -16,7 +16,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from electra_jax import figures, metrics
+from electra_jax import metrics, plotting
 
 # Without --recipe: off both plateaus within 2 000 updates (float32: an AUC of 0.79, MLM 0.4 nats below the unigrams).
 DEMO = ("model.hidden_size=128", "model.embedding_size=128", "model.intermediate_size=512",
@@ -63,15 +63,15 @@ def table(found: dict[str, list[dict[int, float]]], windows: int) -> str:
 
 def draw(found: dict[str, dict[str, list[dict[int, float]]]], out: str) -> None:
   """A panel for each loss, a colour for each way, a line for each seed."""
-  figure = figures.new(6.5 * len(found), 4.2)
+  figure = plotting.new(6.5 * len(found), 4.2)
   for number, (loss, ways) in enumerate(found.items(), 1):
     axes = figure.add_subplot(1, len(found), number)
-    for colour, (way, runs) in zip(figures.COLOURS, ways.items(), strict=False):
+    for colour, (way, runs) in zip(plotting.COLOURS, ways.items(), strict=False):
       for seed, run in enumerate(runs):
         axes.plot(list(run), list(run.values()), linewidth=1.0, color=colour, label=way if not seed else None)
     axes.set(title=f"training loss: {LOSSES[loss]}", xlabel="step (optimizer updates)")
-    figures.finish(axes)
-  figures.save(figure, out)
+    plotting.finish(axes)
+  plotting.save(figure, out)
 
 
 def main() -> None:

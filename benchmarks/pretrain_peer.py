@@ -24,8 +24,9 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks import step_peer, torch_losses
 from electra_jax import config as config_lib
-from electra_jax import inputs, metrics, optim
-from electra_jax.data import corpus
+from electra_jax import metrics, optim
+from electra_jax.data.shards import corpus
+from electra_jax.training import inputs
 
 
 def mlm_losses(networks, rows: dict[str, torch.Tensor]):

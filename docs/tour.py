@@ -16,7 +16,9 @@ import numpy as np
 from configs import tiny
 from electra_jax import config as config_lib
 from electra_jax import objectives
-from electra_jax.data import corpus, documents, masking, pipeline, shards, tokenizers
+from electra_jax.data import masking, pipeline, shards, tokenizers
+from electra_jax.data.shards import corpus
+from electra_jax.data.sources import documents
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import generators, losses
 

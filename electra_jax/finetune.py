@@ -19,26 +19,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from electra_jax import (
-  checkpoints,
-  config_rules,
-  distributed,
-  metrics,
-  optim,
-  predictions,
-  pretrained,
-  progress,
-  sharding,
-  tasks,
-)
 from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from electra_jax import config_rules, distributed, metrics, optim, progress, sharding, tasks
 from electra_jax.errors import Interrupted
+from electra_jax.finetuning import losses, predictions, pretrained, results
+from electra_jax.finetuning.predictions import Run, Split
 from electra_jax.models.bert import Bert, with_task
 from electra_jax.optim import layerwise
-from electra_jax.predictions import Run, Split
-from electra_jax.tasks import batches, losses, results
-from electra_jax.training import setup
+from electra_jax.tasks import batches
+from electra_jax.training import checkpoints, setup
+from electra_jax.training import workdir as workdir_lib
 
 
 def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) -> dict[str, dict[str, float]]:

@@ -55,7 +55,8 @@ def main(argv: list[str]) -> None:
     from electra_jax import tasks
     tasks.check(config.task)
   start_jax()
-  from electra_jax import finetune, metrics, pretrain, workdir  # after the start-up: these imports touch jax's devices
+  from electra_jax import finetune, metrics, pretrain
+  from electra_jax.training import workdir
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation

@@ -12,28 +12,16 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from electra_jax import (
-  checkpoints,
-  distributed,
-  evaluation,
-  finetune,
-  flops,
-  inputs,
-  memory,
-  metrics,
-  nonfinite,
-  pretrained,
-  progress,
-  published,
-  sharding,
-)
 from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from electra_jax import distributed, finetune, flops, memory, metrics, progress, sharding
 from electra_jax.data import pipeline
 from electra_jax.errors import Interrupted, UserError
+from electra_jax.exchange import published
+from electra_jax.finetuning import pretrained
 from electra_jax.progress import is_due
-from electra_jax.train_state import TrainState, count_parameters
-from electra_jax.training import setup
+from electra_jax.training import checkpoints, evaluation, inputs, nonfinite, setup
+from electra_jax.training import workdir as workdir_lib
+from electra_jax.training.train_state import TrainState, count_parameters
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:

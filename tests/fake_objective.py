@@ -5,7 +5,7 @@ As a program it is `python -m electra_jax.main` with that objective: python -m t
 
 import jax.numpy as jnp
 
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
 
 VOCABULARY = 128  # at least as many as the tokens of the corpora of the tests
 

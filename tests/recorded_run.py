@@ -18,9 +18,10 @@ import time
 import jax
 import numpy as np
 
-from electra_jax import checkpoints, distributed, main, objectives
+from electra_jax import distributed, main, objectives
 from electra_jax.data import pipeline
 from electra_jax.sharding import path_name
+from electra_jax.training import checkpoints
 from tests import fake_objective
 
 

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from configs import base
-from electra_jax import checkpoints, metrics, objectives, pretrain
-from electra_jax.data import lines, order, tokenizers
+from electra_jax import metrics, objectives, pretrain
+from electra_jax.data import order, tokenizers
+from electra_jax.data.sources import lines
 from electra_jax.errors import UserError
+from electra_jax.training import checkpoints
 from tests import fake_objective
 from tests.conftest import ROOT
 from tests.small_runs import (

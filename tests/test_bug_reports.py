@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from electra_jax import config as config_lib
-from electra_jax import evaluation, sharding
-from electra_jax.data import documents, shards, tokenizers
+from electra_jax import sharding
+from electra_jax.data import shards, tokenizers
+from electra_jax.data.sources import documents
 from electra_jax.errors import UserError
 from electra_jax.models.embeddings import position_vectors
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
+from electra_jax.training import evaluation
 from tests.conftest import ROOT
 from tests.data.fakes import FakeTokenizer
 

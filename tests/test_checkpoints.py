@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
-from electra_jax import checkpoint_reading, checkpoints, metrics, objectives, optim, pretrain, sharding
+from electra_jax import metrics, objectives, optim, pretrain, sharding
 from electra_jax.errors import Interrupted, NoAnswerError, UserError
 from electra_jax.tools import report
-from electra_jax.train_state import abstract_state, init_state
+from electra_jax.training import checkpoint_reading, checkpoints
+from electra_jax.training.train_state import abstract_state, init_state
 from tests import fake_objective
 from tests.small_runs import Place, contents, small
 from tests.test_pretrain import tiny_config, write_corpus

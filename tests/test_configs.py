@@ -16,7 +16,7 @@ from electra_jax import config as config_lib
 from electra_jax import flops, objectives, optim, recipes, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.train_state import count_parameters
+from electra_jax.training.train_state import count_parameters
 from tests.conftest import ROOT
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py")

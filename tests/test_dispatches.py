@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from configs import tiny
-from electra_jax import checkpoints, evaluation, metrics, nonfinite, objectives, pretrain, sharding
 from electra_jax import config as config_lib
+from electra_jax import metrics, objectives, pretrain, sharding
 from electra_jax.errors import UserError
+from electra_jax.training import checkpoints, evaluation, nonfinite
 from tests import fake_objective
 from tests.small_runs import prepare, with_data_of
 

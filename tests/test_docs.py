@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from electra_jax import fine_tuned, inference
+import electra_jax
 from electra_jax.__main__ import COMMANDS
+from electra_jax.inference import pretraining_heads, task_heads
 from electra_jax.objectives import table
 from tests.conftest import ROOT
 
@@ -85,9 +86,12 @@ def test_every_page_of_the_site_is_in_its_navigation():
 
 def test_named_functions_exist():
   text = (ROOT / "docs/api.md").read_text()
-  named = re.findall(r"\b(inference|fine_tuned)\.(\w+)\(", text)
-  modules = {"inference": inference, "fine_tuned": fine_tuned}
-  assert named and not [name for module, name in named if not hasattr(modules[module], name)]
+  named = set(re.findall(r"\belectra_jax\.(\w+)\(", text))
+  assert len(named) == 6 and not [name for name in named if not hasattr(electra_jax, name)]
+  for module in (pretraining_heads, task_heads):
+    section = text.split(f"{module.__name__}`")[1].split("\n## ")[0]
+    functions = re.findall(r"`([a-z_]+)\(", section) or re.findall(r"`([a-z_]+)`", section)
+    assert functions and not [name for name in functions if not hasattr(module, name)]
 
 
 def test_short_forms():

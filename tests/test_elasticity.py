@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from electra_jax import checkpoint_reading, checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
+from electra_jax import distributed, metrics, objectives, optim, pretrain, sharding
 from electra_jax.errors import Interrupted
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.train_state import abstract_state, init_state
+from electra_jax.training import checkpoint_reading, checkpoints
+from electra_jax.training.train_state import abstract_state, init_state
 from tests import fake_objective
 from tests.objectives.test_objectives import make_batch
 from tests.small_runs import Place, small

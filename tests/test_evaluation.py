@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from electra_jax import evaluation
+from electra_jax.training import evaluation
 
 
 class Recorder:

@@ -17,13 +17,14 @@ import orbax.checkpoint as ocp
 import pytest
 
 from configs import tiny
-from electra_jax import checkpoints, distributed, metrics, pretrain
 from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from electra_jax import distributed, metrics, pretrain
 from electra_jax.data import order
 from electra_jax.errors import Interrupted, UserError
+from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 from tests.conftest import ROOT
-from tests.fault_injection import __main__
+from tests.fault_injection import run
 from tests.small_runs import STEPS, assert_four_parts, contents, flip_byte, refused, shard_of, small
 from tests.test_pretrain import environment
 
@@ -120,7 +121,7 @@ def test_the_clock_goes_back_all_the_time(place, monkeypatch):
   shutil.rmtree(place.new / f"checkpoints/{STEPS}")
   pretrain.pretrain(small(place), str(place.new))
   assert next(looks) > 2, "nobody has looked at the clock"
-  __main__.compare(str(place.run), str(place.new))  # negative times too
+  run.compare(str(place.run), str(place.new))  # negative times too
 
 
 # ---- processes and signals ----

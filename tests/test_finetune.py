@@ -15,14 +15,17 @@ import pytest
 
 from configs import tiny
 from configs.finetune import glue, own
-from electra_jax import checkpoints, fine_tuned, finetune, predictions, pretrained, runs, tasks
 from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from electra_jax import finetune, tasks
 from electra_jax.errors import Interrupted, UserError
+from electra_jax.finetuning import predictions, pretrained, results, submissions
+from electra_jax.inference import loading, task_heads
 from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
-from electra_jax.tasks import batches, results, submissions
-from electra_jax.tasks.contract import HEADS
+from electra_jax.tasks import batches
+from electra_jax.tasks.base import HEADS
 from electra_jax.tools import export, report
+from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 from tests.workdirs import make_workdir
 
 GOOD, BAD = ["the cat sat on the mat", "a dog came in glad"], ["rain fell all night", "nobody left the roof"]
@@ -101,14 +104,14 @@ def test_several_labels_at_once_from_the_table_to_the_answer_and_transformers_fi
   assert summary.keys() == {"micro_f1", "f1", "accuracy"} and np.isfinite(summary["micro_f1"]["median"])
   for name in ("seeds/0/test.csv", "ensemble/dev.csv", "baselines.json", "submission.zip"):
     assert (tmp_path / "run" / name).exists()
-  loaded = runs.load(str(tmp_path / "run"))
-  (said,) = fine_tuned.classify(loaded, [fine_tuned.encode_texts(loaded, "the cat sat")])
+  loaded = loading.load(str(tmp_path / "run"))
+  (said,) = task_heads.classify(loaded, [task_heads.encode_texts(loaded, "the cat sat")])
   assert said.found.scores == "sigmoid" and said.found.labels == ("good", "night")
   export.export(str(tmp_path / "run"), str(tmp_path / "out"))
   assert json.loads((tmp_path / "out/config.json").read_text())["problem_type"] == "multi_label_classification"
   assert "always the commonest answer, micro_f1 " in (tmp_path / "out/README.md").read_text()
-  published = runs.load(str(tmp_path / "out"))
-  (again,) = fine_tuned.classify(published, [fine_tuned.encode_texts(published, "the cat sat")])
+  published = loading.load(str(tmp_path / "out"))
+  (again,) = task_heads.classify(published, [task_heads.encode_texts(published, "the cat sat")])
   np.testing.assert_allclose(again.found.values, said.found.values, atol=2e-3)
   assert "always the commonest answer" in report.page(report.read(str(tmp_path / "run")), 0)
 

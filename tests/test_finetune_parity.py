@@ -7,7 +7,8 @@ import pytest
 
 from configs.finetune import own
 from electra_jax import config as config_lib
-from electra_jax import finetune, predictions, pretrained
+from electra_jax import finetune
+from electra_jax.finetuning import predictions, pretrained
 
 WORDS = ["the", "cat", "sat", "on", "mat", "dog", "rain", "fell", "all", "night"]
 

@@ -9,11 +9,14 @@ import pytest
 
 from configs import tiny
 from configs.finetune import race, squad
-from electra_jax import checkpoints, finetune, inference
+from electra_jax import finetune
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.tasks import results, squad_scoring
+from electra_jax.finetuning import results
+from electra_jax.inference import pretraining_heads
+from electra_jax.tasks import squad_scoring
 from electra_jax.tools import export
 from electra_jax.tools.predict_tasks import TASKS
+from electra_jax.training import checkpoints
 from tests.workdirs import make_workdir
 
 PLACES = ["roof", "mat", "rain"]
@@ -115,7 +118,7 @@ def test_a_joint_head_learns_every_answer_and_goes_on_after_a_kill(source, tmp_p
   with np.load(f"{workdir}/seeds/0.npz") as arrays:
     assert arrays["dev/joint_span_head"].shape[1:] == (21, 4)  # [CLS] and task.num_best
 
-  loaded, dev = inference.load(workdir), os.path.join(workdir, "seeds", "0", "dev_")
+  loaded, dev = pretraining_heads.load(workdir), os.path.join(workdir, "seeds", "0", "dev_")
   rows = json.loads((source[0] / "dev-v2.0.json").read_text())["data"][0]["paragraphs"]
   items = [{"question": row["qas"][0]["question"], "context": row["context"]} for row in rows]
   said = [TASKS["question"].record(one) for one in TASKS["question"].answer(loaded, items)]

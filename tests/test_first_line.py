@@ -87,7 +87,7 @@ def test_without_the_data_set_and_without_a_network(tmp_path):
   code = ("import socket, sys\n"
           "def nowhere(*_, **__): raise socket.gaierror(-2, 'Name or service not known')\n"
           "socket.getaddrinfo = nowhere\n"
-          "from electra_jax.data.documents import read_documents\n"
+          "from electra_jax.data.sources.documents import read_documents\n"
           "next(read_documents('tfds:wikipedia/20230601.en'))")
   names = ("http_proxy", "https_proxy", "all_proxy")
   proxies = {name: "" for low in names for name in (low, low.upper())}

@@ -16,8 +16,8 @@ from configs import roberta_base, small
 from electra_jax import config as config_lib
 from electra_jax import flops, objectives, optim
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.train_state import TrainState
 from electra_jax.training import step as step_lib
+from electra_jax.training.train_state import TrainState
 
 SIZES = {"data.sequence_length": 64, "train.batch_size": 8, "model.hidden_size": 128, "model.embedding_size": 64,
          "model.intermediate_size": 512, "model.num_attention_heads": 2}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import gradient_peer
 from electra_jax import config as config_lib
-from electra_jax import inputs
+from electra_jax.training import inputs
 from tests import small_runs
 from tests.workdirs import save_random_params
 

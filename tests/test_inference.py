@@ -12,9 +12,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from configs import base, bert_small, roberta_base
-from electra_jax import checkpoints, inference, sharding
+from electra_jax import sharding
 from electra_jax.data import sentences, tokenizers
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
+from electra_jax.training import checkpoints
 from tests.workdirs import TEXT, make_workdir
 
 
@@ -27,12 +29,12 @@ def tokenizer(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  return inference.load(make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece"))
+  return pretraining_heads.load(make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece"))
 
 
 @pytest.fixture(scope="module")
 def roberta(tmp_path_factory):
-  return inference.load(make_workdir(tmp_path_factory.getbasetemp(), roberta_base, "byte_bpe"))
+  return pretraining_heads.load(make_workdir(tmp_path_factory.getbasetemp(), roberta_base, "byte_bpe"))
 
 
 # ---- text and ids ----
@@ -92,12 +94,13 @@ def test_put_in_keeps_offsets_of_what_stays():
 @pytest.mark.parametrize("text, what", [("", "empty"), (" \n", "empty"), ("the cat " * 80, "too long")])
 def test_text_that_cannot_be_answered(run, text, what):
   with pytest.raises(UserError, match=what):
-    inference.encode(run, text)
+    pretraining_heads.encode(run, text)
 
 
 def test_batches_come_in_few_shapes(run):
   def shape(num_rows, num_words, num_masks=0):
-    batch = inference.make_batch(run, [inference.encode(run, "a " * num_words + "[MASK]" * num_masks)] * num_rows)
+    row = pretraining_heads.encode(run, "a " * num_words + "[MASK]" * num_masks)
+    batch = pretraining_heads.make_batch(run, [row] * num_rows)
     return (*batch["input_ids"].shape, batch["masked_positions"].shape[1])
 
   assert shape(1, 3) == shape(1, 9, 2) == (1, 16, 2)
@@ -121,9 +124,9 @@ QUESTIONS = ["the [MASK] sat on the mat", "a dog", "[MASK] [MASK] rain fell on t
 @pytest.mark.parametrize("which", ["run", "roberta"])
 def test_fill_mask_is_the_softmax_at_the_mask(which, request):
   run = request.getfixturevalue(which)
-  found = inference.fill_mask(run, QUESTIONS, top_k=7)
+  found = pretraining_heads.fill_mask(run, QUESTIONS, top_k=7)
   assert [len(masks) for masks in found] == [1, 0, 3, 1]
-  sentence = inference.encode(run, QUESTIONS[2])
+  sentence = pretraining_heads.encode(run, QUESTIONS[2])
   rows = np.asarray(jax.nn.softmax(jax.jit(run.network.mlm_logits)(run.params, unpadded(run, sentence))[0]))
   for candidates, row in zip(found[2], rows):
     ordinary = [i for i in np.argsort(-row) if i not in run.tokenizer.special_ids]
@@ -132,10 +135,10 @@ def test_fill_mask_is_the_softmax_at_the_mask(which, request):
 
 
 def test_detect_replaced_is_the_discriminator_on_the_bare_sentence(run):
-  found = inference.detect_replaced(run, TEXT)
+  found = pretraining_heads.detect_replaced(run, TEXT)
   assert [[(token.start, token.end) for token in tokens] for tokens in found] == [
-    inference.encode(run, text).offsets[1:-1] for text in TEXT]
-  row = unpadded(run, inference.encode(run, TEXT[1]))
+    pretraining_heads.encode(run, text).offsets[1:-1] for text in TEXT]
+  row = unpadded(run, pretraining_heads.encode(run, TEXT[1]))
   expected = jax.nn.sigmoid(jax.jit(run.network.rtd_logits)(run.params, row, row["input_ids"]))[0, 1:-1]
   np.testing.assert_allclose([token.probability for token in found[1]], expected, rtol=2e-4)
   assert np.ptp([token.probability for tokens in found for token in tokens]) > 0.1
@@ -145,9 +148,9 @@ def test_words_take_the_highest_probability_of_their_pieces(tokenizer):
   for text in [*TEXT, "it's a café, naïve 中文 🙂!"]:
     sentence = sentences.encode(tokenizer, text, 128)
     drawn = np.random.default_rng(0).uniform(size=len(sentence.ids))
-    tokens = [inference.Judged(*sentence.offsets[i], drawn[i]) for i in sentence.ordinary]
-    words = inference.judge_words(text, tokens)
-    assert [text[word.start:word.end] for word in words] == [w.group() for w in inference.WORD.finditer(text)]
+    tokens = [pretraining_heads.Judged(*sentence.offsets[i], drawn[i]) for i in sentence.ordinary]
+    words = pretraining_heads.judge_words(text, tokens)
+    assert [text[word.start:word.end] for word in words] == [w.group() for w in pretraining_heads.WORD.finditer(text)]
     visible = [t.probability for t in tokens if text[t.start:max(t.end, t.start + 1)].strip()]
     assert max(word.probability for word in words) == max(visible)
     for word in words:
@@ -156,18 +159,19 @@ def test_words_take_the_highest_probability_of_their_pieces(tokenizer):
 
 
 def test_corrupt_changes_masked_positions_only(run):
-  batch = inference.mask(run, inference.make_batch(run, [inference.encode(run, text) for text in TEXT]), seed=1)
-  corrupted = inference.corrupt(run, batch, seed=1)
+  rows = [pretraining_heads.encode(run, text) for text in TEXT]
+  batch = pretraining_heads.mask(run, pretraining_heads.make_batch(run, rows), seed=1)
+  corrupted = pretraining_heads.corrupt(run, batch, seed=1)
   masked = batch["masked_input_ids"] == run.tokenizer.mask_id
   assert 0 < (corrupted != batch["input_ids"]).sum() <= masked.sum() == batch["masked_weights"].sum()
   np.testing.assert_array_equal(corrupted[~masked], batch["input_ids"][~masked])
-  np.testing.assert_array_equal(corrupted, inference.corrupt(run, batch, seed=1))
-  assert (corrupted != inference.corrupt(run, batch, seed=2)).any()
+  np.testing.assert_array_equal(corrupted, pretraining_heads.corrupt(run, batch, seed=1))
+  assert (corrupted != pretraining_heads.corrupt(run, batch, seed=2)).any()
 
 
 def test_answer_holds_together(run):
   texts = ["the [MASK] sat on the mat", TEXT[1], TEXT[2]]
-  filled, plain, other = inference.answer(run, texts, top_k=7, with_corruption=True, seed=3)
+  filled, plain, other = pretraining_heads.answer(run, texts, top_k=7, with_corruption=True, seed=3)
   assert filled.corruption is None and filled.filled.ids[filled.sentence.masks[0]] == filled.candidates[0][0].token_id
   assert plain.candidates == [] and plain.filled == plain.sentence
   for one in (plain, other):
@@ -175,25 +179,26 @@ def test_answer_holds_together(run):
     for replacement in one.corruption.replacements:
       assert one.corruption.sentence.text[replacement.start:replacement.end] == replacement.drawn
       assert replacement.drawn != replacement.original
-  (alone,) = inference.answer(run, texts[1:2], with_corruption=False)
+  (alone,) = pretraining_heads.answer(run, texts[1:2], with_corruption=False)
   np.testing.assert_allclose([w.probability for w in alone.words], [w.probability for w in plain.words], rtol=2e-4)
 
 
 def test_masked_lm_has_no_discriminator(roberta):
   with pytest.raises(UserError, match="no discriminator") as error:
-    inference.detect_replaced(roberta, ["the cat"])
+    pretraining_heads.detect_replaced(roberta, ["the cat"])
   assert "objective.name='mlm'" in error.value.got
   with pytest.raises(UserError, match="no generator"):
-    inference.corrupt(roberta, inference.make_batch(roberta, [inference.encode(roberta, "the cat")]))
+    row = pretraining_heads.encode(roberta, "the cat")
+    pretraining_heads.corrupt(roberta, pretraining_heads.make_batch(roberta, [row]))
   with pytest.raises(UserError, match="nothing to predict"):
-    inference.answer(roberta, ["the cat"])
-  assert inference.answer(roberta, ["the [MASK]"])[0].words is None
+    pretraining_heads.answer(roberta, ["the cat"])
+  assert pretraining_heads.answer(roberta, ["the [MASK]"])[0].words is None
 
 
 @pytest.mark.parametrize("top_k", [0, 100_000])
 def test_top_k_beyond_the_vocabulary(run, top_k):
   with pytest.raises(UserError, match="top_k"):
-    inference.fill_mask(run, ["a [MASK]"], top_k=top_k)
+    pretraining_heads.fill_mask(run, ["a [MASK]"], top_k=top_k)
 
 
 # ---- loading ----
@@ -205,7 +210,7 @@ def workdir(run, tmp_path_factory, tmp_path):
 
 
 def test_load_takes_the_newest_or_the_given_step_without_a_word(workdir, run, caplog):
-  older = inference.load(workdir, step=20)
+  older = pretraining_heads.load(workdir, step=20)
   assert (older.step, run.step, checkpoints.saved_steps(workdir)) == (20, 40, [20, 40])
   assert any((a != b).any() for a, b in zip(jax.tree.leaves(older.params), jax.tree.leaves(run.params)))
   assert not caplog.records
@@ -213,13 +218,13 @@ def test_load_takes_the_newest_or_the_given_step_without_a_word(workdir, run, ca
 
 def test_load_without_a_run_or_a_checkpoint(workdir):
   with pytest.raises(UserError, match="No checkpoint to read") as error:
-    inference.load(workdir, step=30)
+    pretraining_heads.load(workdir, step=30)
   assert error.value.got == "steps [20, 40], asked for 30"
   shutil.rmtree(workdir / "checkpoints")
   with pytest.raises(UserError, match="No checkpoint to read"):
-    inference.load(workdir)
+    pretraining_heads.load(workdir)
   with pytest.raises(UserError, match="No run can be read"):
-    inference.load(str(workdir) + "_nowhere")
+    pretraining_heads.load(str(workdir) + "_nowhere")
 
 
 def test_damaged_checkpoint_names_the_other_steps(workdir):
@@ -228,8 +233,8 @@ def test_damaged_checkpoint_names_the_other_steps(workdir):
     if name.startswith(("manifest", "d", "ocdbt")):
       shutil.rmtree(data / name) if (data / name).is_dir() else os.remove(data / name)
   with pytest.raises(UserError, match="cannot be read") as error:
-    inference.load(workdir)
-  assert "20" in error.value.fix and inference.load(workdir, step=20).step == 20
+    pretraining_heads.load(workdir)
+  assert "20" in error.value.fix and pretraining_heads.load(workdir, step=20).step == 20
 
 
 def test_load_params_with_shardings_and_with_another_model(workdir, run, tmp_path_factory):
@@ -253,4 +258,13 @@ def test_load_params_with_shardings_and_with_another_model(workdir, run, tmp_pat
 
 
 def test_doctests():
-  assert doctest.testmod(inference).failed == 0
+  assert doctest.testmod(pretraining_heads).failed == 0
+
+
+def test_the_six_functions(run):
+  """What the README shows; they are those of `inference`."""
+  import electra_jax
+
+  assert electra_jax.fill_mask(run, ["the [MASK]"], 2) == pretraining_heads.fill_mask(run, ["the [MASK]"], 2)
+  assert electra_jax.detect_replaced(run, ["the cat"]) == pretraining_heads.detect_replaced(run, ["the cat"])
+  np.testing.assert_array_equal(electra_jax.embed(run, ["the cat"]), pretraining_heads.embed(run, ["the cat"]))

@@ -13,8 +13,9 @@ import jsonschema
 import pytest
 import yaml
 
-from electra_jax import checkpoints, metrics
-from electra_jax import workdir as workdir_lib
+from electra_jax import metrics
+from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 from tests.conftest import ROOT
 from tests.test_pretrain import write_corpus
 

@@ -12,7 +12,7 @@ from electra_jax import memory, recipes, tasks
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError, listed, named, unknown
 from electra_jax.exchange import mapping
-from electra_jax.tasks import own, sentences
+from electra_jax.tasks import custom, sequences
 from electra_jax.tasks.records import Record
 from tests.conftest import ROOT
 from tests.small_runs import assert_four_parts
@@ -46,15 +46,15 @@ def many_columns(number=5000):
 
 
 INPUTS = {  # what makes messages long by what it holds
-  "a label among 10,000": (lambda: sentences.parse_label("other", [f"class_{i}" for i in range(10_000)], "dev.csv:2"),
+  "a label among 10,000": (lambda: sequences.parse_label("other", [f"class_{i}" for i in range(10_000)], "dev.csv:2"),
                            ["dev.csv:2", "'other'", "class_0", "and 9,9"]),
-  "a label of a megabyte": (lambda: sentences.parse_label("x" * 10**6, ["a", "b"], "dev.csv:2"), ["dev.csv:2", "a, b"]),
+  "a label of a megabyte": (lambda: sequences.parse_label("x" * 10**6, ["a", "b"], "dev.csv:2"), ["dev.csv:2", "a, b"]),
   "a column among 5,000": (lambda: many_columns().get("label"), ["big.csv:2", "column_0", "and 4,9"]),
   "a thousand missing tensors": (
     lambda: mapping.from_hf({}, {f"layer_{i:02d}/attention/query/kernel": (2, 2) for i in range(99)}, "bert"),
     ["is missing", "and 89 more"]),
-  "a score of a megabyte": (lambda: sentences.parse_label("9" * 10**6 + "x", (), "dev.csv:2"), ["dev.csv:2"]),
-  "tags that are no list": (lambda: own._list({"a": "b" * 10**6}, "dev.jsonl:2"), ["dev.jsonl:2"]),
+  "a score of a megabyte": (lambda: sequences.parse_label("9" * 10**6 + "x", (), "dev.csv:2"), ["dev.csv:2"]),
+  "tags that are no list": (lambda: custom._list({"a": "b" * 10**6}, "dev.jsonl:2"), ["dev.jsonl:2"]),
   "a path of a megabyte": (lambda: config_lib.load("x" * 10**6), ["No run can be read from x"]),
   "a metric of a megabyte": (lambda: tasks.check(recipe("finetune/own", **{"task.metric": "x" * 10**6}).task),
                              ["task.metric", "accuracy"]),
@@ -206,7 +206,7 @@ def test_a_config_json_of_anything_is_refused_and_kept(tmp_path, row):
   with pytest.raises(UserError) as caught:
     config_lib.load(str(tmp_path))
   assert_four_parts(caught.value, "No run can be read", "config.json", said)
-  from electra_jax import workdir
+  from electra_jax.training import workdir
 
   with pytest.raises(UserError):
     workdir.claim(config_lib.resolve(recipe("tiny")), str(tmp_path))
@@ -219,7 +219,8 @@ def test_a_config_json_of_anything_is_refused_and_kept(tmp_path, row):
   ("~/runs", False), ("a folder", False)])
 def test_a_start_that_is_not_there(tmp_path, monkeypatch, path, is_hub_name):
   monkeypatch.chdir(tmp_path)
-  from electra_jax import pretrained, workdir
+  from electra_jax.finetuning import pretrained
+  from electra_jax.training import workdir
 
   for call in (lambda: config_lib.load(path), lambda: pretrained.load(path), lambda: workdir.claim(
       config_lib.resolve(recipe("tiny", **{"checkpoint.init_from": path})), str(tmp_path / "new"))):

@@ -92,7 +92,7 @@ def losses(row: str, folder: pathlib.Path) -> list[float]:
 def batches(row: str, folder: pathlib.Path) -> str:
   """A digest of the first five batches."""
   from electra_jax import config as config_lib
-  from electra_jax import inputs
+  from electra_jax.training import inputs
 
   data = inputs.open_data(config_lib.resolve(recipe(row, folder)), str(folder / f"{row} batches"))
   return digest({f"{step} {name}": array for step in range(5) for name, array in data.batch_at(step).items()})

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from electra_jax import checkpoints, metrics, nonfinite, objectives, optim, pretrain
+from electra_jax import metrics, objectives, optim, pretrain
 from electra_jax.errors import UserError
-from electra_jax.objectives.contract import Objective, Phase
-from electra_jax.train_state import TrainState
+from electra_jax.objectives.base import Objective, Phase
+from electra_jax.training import checkpoints, nonfinite
 from electra_jax.training import step as step_lib
+from electra_jax.training.train_state import TrainState
 from tests import fake_objective
 from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus

@@ -9,11 +9,12 @@ import pytest
 from absl import flags
 
 from configs import tiny
-from electra_jax import checkpoints, main, pretrain, workdir
-from electra_jax.data import hf_datasets, records
+from electra_jax import main, pretrain
+from electra_jax.data.sources import hf_datasets, records
 from electra_jax.errors import UserError
 from electra_jax.exchange import tf_checkpoint
-from electra_jax.tasks import results
+from electra_jax.finetuning import results
+from electra_jax.training import checkpoints, workdir
 from tests.conftest import ROOT
 from tests.small_runs import assert_four_parts, contents, small
 from tests.test_pretrain import environment

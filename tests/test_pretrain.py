@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from electra_jax import checkpoints, distributed, metrics, objectives, optim, pretrain, sharding
 from electra_jax import config as config_lib
-from electra_jax import workdir as workdir_lib
+from electra_jax import distributed, metrics, objectives, optim, pretrain, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.objectives.contract import Objective, Phase
-from electra_jax.train_state import abstract_state, init_state
+from electra_jax.objectives.base import Objective, Phase
+from electra_jax.training import checkpoints
 from electra_jax.training import step as step_lib
+from electra_jax.training import workdir as workdir_lib
+from electra_jax.training.train_state import abstract_state, init_state
 from tests.conftest import ROOT
 from tests.objectives.test_objectives import make_batch
 

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import pretrain_peer
 from electra_jax import config as config_lib
-from electra_jax import pretrained
+from electra_jax.finetuning import pretrained
 from tests.test_gradient_peer import make_run
 
 STEPS = 6

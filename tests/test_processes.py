@@ -17,8 +17,9 @@ import jax
 import numpy as np
 import pytest
 
-from electra_jax import checkpoints, distributed, metrics
+from electra_jax import distributed, metrics
 from electra_jax.errors import Interrupted, NoAnswerError
+from electra_jax.training import checkpoints
 from tests.conftest import ROOT
 from tests.test_pretrain import write_corpus
 

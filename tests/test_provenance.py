@@ -5,11 +5,12 @@ import shutil
 
 import pytest
 
-from electra_jax import checkpoints, pretrain, workdir
 from electra_jax import config as config_lib
+from electra_jax import pretrain
 from electra_jax.data import shards
 from electra_jax.errors import UserError
 from electra_jax.tools import prepare_data
+from electra_jax.training import checkpoints, workdir
 from tests.small_runs import STEPS, assert_four_parts, contents, small
 from tests.test_pretrain import write_corpus
 

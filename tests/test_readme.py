@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from configs import base
-from electra_jax import inference
+from electra_jax.inference import loading
 from tests.conftest import ROOT
 from tests.workdirs import make_workdir
 
@@ -31,9 +31,9 @@ def test_the_demo_reads_the_same_on_both_pages():
 
 def test_lines_of_python_run(tmp_path, monkeypatch, capsys):
   """Those of the README and of the API page, with a small run of random parameters in place of runs/mine."""
-  run = inference.load(make_workdir(tmp_path, base, "sentencepiece"))
+  run = loading.load(make_workdir(tmp_path, base, "sentencepiece"))
   capsys.readouterr()
-  monkeypatch.setattr(inference, "load", {"runs/mine": run}.__getitem__)
+  monkeypatch.setattr(loading, "load", lambda path, step: {"runs/mine": run}[path])
   for page in (README, (ROOT / "docs/api.md").read_text()):
     names = {}
     exec(re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL).group(1), names)

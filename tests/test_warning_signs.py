@@ -5,7 +5,7 @@ import json
 import pytest
 from ml_collections import ConfigDict
 
-from electra_jax import warning_signs
+from electra_jax.training import warning_signs
 from tests.conftest import ROOT
 
 
@@ -56,9 +56,10 @@ def test_every_section_is_in_the_page():
 def test_console_summary_report_and_card_agree(tmp_path):
   from configs import tiny
   from electra_jax import config as config_lib
-  from electra_jax import evaluation, metrics
+  from electra_jax import metrics
   from electra_jax.exchange import model_card
   from electra_jax.tools import report, summary
+  from electra_jax.training import evaluation
   from tests.test_evaluation import Recorder
 
   given = tiny.get_config("tiny")

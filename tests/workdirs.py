@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from electra_jax import checkpoints, objectives
 from electra_jax import config as config_lib
+from electra_jax import objectives
 from electra_jax.data import sentences, tokenizers
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools import import_weights
-from electra_jax.train_state import TrainState
+from electra_jax.training import checkpoints
+from electra_jax.training.train_state import TrainState
 
 TEXT = ["the cat sat on the mat, and looked at the rain.", "rain fell on the roof all day (and all night).",
         "a dog came in, wet and glad.", "nobody had seen the dog before?", "the cat left the mat to the dog."]

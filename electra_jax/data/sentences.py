@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_jax.data.tokenizer_base import SPECIAL_NAMES, Tokenizer
-from electra_jax.data.tokenizer_kinds import BYTE, byte_of, trimmed
+from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
+from electra_jax.data.tokenizers.kinds import BYTE, byte_of, trimmed
 from electra_jax.errors import UserError
 
 MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK] or <mask>

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizer_kinds import SentencePiece
+from electra_jax.data.tokenizers.kinds import SentencePiece
 from electra_jax.errors import UserError
 
 SPACE = "▁"  # SentencePiece's

@@ -11,8 +11,8 @@ import os
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizer_base import Tokenizer
-from electra_jax.data.tokenizer_kinds import LibraryTokenizer
+from electra_jax.data.tokenizers.base import Tokenizer
+from electra_jax.data.tokenizers.kinds import LibraryTokenizer
 from electra_jax.exchange import sentencepiece_files
 
 

@@ -8,8 +8,9 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import dropout, gpu_attention, mosaic_attention
+from electra_jax.models import dropout
 from electra_jax.models.fused import add_bias
+from electra_jax.models.kernels import mosaic_attention, triton_attention
 
 # Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
 # so that two biases can be added without overflow.
@@ -34,10 +35,10 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   lengths = attention_mask.sum(-1, dtype=jnp.int32)
   if mosaic_attention.fits(kernels, product.shape, product.dtype):
     return _fused(product, bias, lengths, seeds, rate, mosaic_attention, kernels == "interpret_mosaic")
-  is_long = not gpu_attention.adds_bias(product.shape[1])
+  is_long = not triton_attention.adds_bias(product.shape[1])
   uses_cudnn = kernels in ("triton", "mosaic") and not rate and is_long and product.shape[-1] % 8 == 0
-  if gpu_attention.fits(kernels, product.shape) and not uses_cudnn:
-    return _fused(product, bias, lengths, seeds, rate, gpu_attention, kernels == "interpret")
+  if triton_attention.fits(kernels, product.shape) and not uses_cudnn:
+    return _fused(product, bias, lengths, seeds, rate, triton_attention, kernels == "interpret")
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
   if uses_cudnn:  # its dropout has a fixed seed; without dropout it is faster than ours over several blocks

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import gpu_rows
 from electra_jax.models.dropout import keep_mask
+from electra_jax.models.kernels import triton_rows
 
 # The activations between two halves of layers: for the residual and for the linear map, see `dropout_add_norm`.
 Stream = tuple[Float[Array, "batch length hidden"], Float[Array, "batch length hidden"]]
@@ -43,8 +43,8 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
 
 
 def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels):
-  if gpu_rows.fits(kernels, x.shape):
-    call = functools.partial(gpu_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
+  if triton_rows.fits(kernels, x.shape):
+    call = functools.partial(triton_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
     total, out = sharding.on_local_rows(call, (x, y), (bias, scale, offset, seeds), sums=False)
   else:
     y = y + bias.astype(y.dtype)
@@ -108,8 +108,8 @@ def norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels):
 
   `gradients` are added; dy is dx itself at rate 0.
   """
-  if gpu_rows.fits(kernels, total.shape):
-    call = functools.partial(gpu_rows.norm_gradients, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
+  if triton_rows.fits(kernels, total.shape):
+    call = functools.partial(triton_rows.norm_gradients, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
     return sharding.on_local_rows(call, (total, *gradients), (scale, seeds))
   standard, inverse = _standardised(total, epsilon)
   gradient = sum(gradient.astype(jnp.float32) for gradient in gradients)
@@ -132,8 +132,8 @@ def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp
 
 
 def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
-  if gpu_rows.fits(kernels, product.shape):
-    call = functools.partial(gpu_rows.activation, function=_in_kernel(gelu, hidden_act),
+  if triton_rows.fits(kernels, product.shape):
+    call = functools.partial(triton_rows.activation, function=_in_kernel(gelu, hidden_act),
                              interpret=kernels == "interpret")
     out, = sharding.on_local_rows(call, (product,), (bias,), features=axis, sums=False)
   else:
@@ -143,8 +143,8 @@ def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
 
 def _bias_gelu_backward(hidden_act, kernels, axis, kept, gradient):
   product, bias = kept
-  if gpu_rows.fits(kernels, product.shape):
-    call = functools.partial(gpu_rows.activation_gradients, derivative=_in_kernel(derivative, hidden_act),
+  if triton_rows.fits(kernels, product.shape):
+    call = functools.partial(triton_rows.activation_gradients, derivative=_in_kernel(derivative, hidden_act),
                              interpret=kernels == "interpret")
     dx, d_bias = sharding.on_local_rows(call, (product, gradient), (bias,), features=axis)
   else:

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import dropout, fused, gpu_rows
+from electra_jax.models import dropout, fused
 from electra_jax.models.attention import attention
 from electra_jax.models.fused import Stream
+from electra_jax.models.kernels import triton_rows
 
 ACTIVATIONS = ("gelu", "gelu_new")  # by the normal distribution function | by tanh, as in the released TF code
 
@@ -74,7 +75,7 @@ class TransformerConfig:
 
   def implementation(self) -> str:
     """Which code computes attention and the gradients of the norms: xla | triton | mosaic | interpret."""
-    return gpu_rows.choose(self.kernels, self.dtype)
+    return triton_rows.choose(self.kernels, self.dtype)
 
 
 class Dense(nn.Module):

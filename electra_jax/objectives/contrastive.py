@@ -7,7 +7,7 @@ from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
 
 
 def judge(model: Electra, batch, ids, train: bool) -> tuple[jax.Array, jax.Array]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from electra_jax.objectives import rtd
-from electra_jax.objectives.contract import Batch
+from electra_jax.objectives.base import Batch
 
 
 def masked_tokens(batch: Batch, rng: Array) -> Float[Array, "batch length"]:

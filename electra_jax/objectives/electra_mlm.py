@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from electra_jax.objectives import sampling
-from electra_jax.objectives.contract import Batch, Metrics
-from electra_jax.objectives.networks import Network
+from electra_jax.objectives.base import Batch, Metrics
+from electra_jax.objectives.predictors import Network
 
 NUM_CANDIDATES = 100  # "we instead take the argmax over the top 100 predictions from the generator"
 MASK_RATE = 0.15

@@ -14,7 +14,7 @@ from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra, make_generator_config
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses, sampling
-from electra_jax.objectives.contract import Batch, Metrics
+from electra_jax.objectives.base import Batch, Metrics
 from electra_jax.objectives.table import counts_tokens
 
 # (params, batch, rng, train) -> logits [batch, predictions, vocab]

@@ -4,7 +4,7 @@ from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
 
 
 def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,

@@ -6,7 +6,7 @@ from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
 
 
 def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:

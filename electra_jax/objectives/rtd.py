@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.contract import Batch, LossFn, Metrics, Objective, Phase
+from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase
 
 # (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about.
 JudgedFn = Callable[[Batch, Array], Array]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, rtd
-from electra_jax.objectives.contract import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase
 
 
 def start_as_generator(params):

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from electra_jax import norms
 from electra_jax.errors import UserError, named
-from electra_jax.optim import adamw, lamb, schedules
+from electra_jax.optim import adamw, lamb, norms, schedules
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from electra_jax import norms
+from electra_jax.optim import norms
 from electra_jax.optim.adamw import adamw
 
 

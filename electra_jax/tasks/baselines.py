@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from electra_jax.tasks.contract import Example, Task
-from electra_jax.tasks.tables import percent
+from electra_jax.tasks.base import Example, Task
+from electra_jax.tasks.scoring import percent
 
 CONSTANT, WORDS = "always the commonest answer", "TF-IDF with logistic regression"
 MOST_EXAMPLES = 20_000  # that the logistic regression reads: seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from electra_jax.tasks.contract import HEADS, Feature
+from electra_jax.tasks.base import HEADS, Feature
 
 PER_TOKEN = {"tags": -1, "may_start": False, "may_end": False}  # targets that each token has -> of padding
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from electra_jax.errors import UserError
-from electra_jax.tasks.contract import Example, Feature, Task
+from electra_jax.tasks.base import Example, Feature, Task
 
 
 def of_examples(task: Task, examples: Sequence[Example], tokenizer, max_length: int) -> list[Feature]:

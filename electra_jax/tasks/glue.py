@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from electra_jax.tasks import sentences
-from electra_jax.tasks.contract import Example, Task
+from electra_jax.tasks import sequences
+from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.records import Record, read_records, read_tfds
 
 
@@ -74,7 +74,7 @@ PAPER = {
 def make(name: str, config_task) -> Task:
   """The task of a row of GLUE; `config_task` is the `task` branch of the config."""
   row, left_out = GLUE[name], {}
-  task = sentences.make(
+  task = sequences.make(
     name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
     read=lambda split: read(name, split, config_task.data_dir, left_out),
     submission=lambda split, predictions, examples: submission(name, split, predictions, examples))
@@ -125,11 +125,11 @@ def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tu
 
 def _example(row: Row, record: Record, columns: Sequence[str], label_column: str, id_column: str,
              names: dict[str, str], labelled: bool, number: int = 0) -> Example:
-  texts = tuple(sentences.text_of(record, column) for column in columns)
+  texts = tuple(sequences.text_of(record, column) for column in columns)
   label = None
   if labelled:
     raw = record.get(label_column)
-    label = sentences.parse_label(names.get(raw, raw), row.labels, record.where)
+    label = sequences.parse_label(names.get(raw, raw), row.labels, record.where)
   return Example(str(record.values.get(id_column, number)), texts, label, record.where)
 
 

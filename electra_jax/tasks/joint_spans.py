@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from electra_jax.tasks.contract import Feature
+from electra_jax.tasks.base import Feature
 
 
 def candidates(spans: Float[np.ndarray, "spans 4"], feature: Feature) -> list[tuple[float, float, int, int]]:

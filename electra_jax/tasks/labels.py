@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from electra_jax.errors import named
-from electra_jax.tasks.contract import Example, Task
-from electra_jax.tasks.tables import percent
+from electra_jax.tasks.base import Example, Task
+from electra_jax.tasks.scoring import percent
 
 FEW = 50  # dev examples: the standard error of an accuracy is 7 points or less
 MOST_LABELS = 20  # of a confusion matrix

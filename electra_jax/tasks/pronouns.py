@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_jax.tasks import features, glue, noun_phrases, scoring
-from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 PRONOUNS = frozenset(("he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs"))
 TOKEN = re.compile(r"\w+|'\w+|[^\w\s]")

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from electra_jax.data import tables
+from electra_jax.data.sources import tables
 from electra_jax.errors import UserError
 from electra_jax.tasks import features, scoring
-from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.base import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
 
 LEVELS = ("middle", "high")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from electra_jax.tasks import features, glue, scoring
-from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 ANSWER, NO_ANSWER = glue.NOT_ENTAILED
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from electra_jax.data import tables
+from electra_jax.data.sources import tables
 from electra_jax.errors import UserError, named
 
 

@@ -216,3 +216,12 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, float]]) -> float:
            "rte": ("accuracy",), "wnli": ("accuracy",)}
   return float(np.mean([np.mean([scores.get(task, {}).get(name, math.nan) for name in row])
                         for task, row in names.items()]))
+
+
+def percent(value: float) -> str:
+  """One digit behind the point; a dash for NaN.
+
+  >>> percent(0.876), percent(float("nan"))
+  ('87.6', '-')
+  """
+  return "-" if value != value else f"{100 * value:.1f}"

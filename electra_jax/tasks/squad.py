@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax.data import tables
-from electra_jax.data.lines import read_pieces
+from electra_jax.data.sources import tables
+from electra_jax.data.sources.lines import read_pieces
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
-from electra_jax.tasks.contract import Example, Feature, Outputs, Task
+from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head

@@ -26,11 +26,13 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   import jax
   import jax.numpy as jnp
 
-  from electra_jax import inference, metrics
-  from electra_jax.data import corpus, pipeline, shards
+  from electra_jax import metrics
+  from electra_jax.data import pipeline, shards
+  from electra_jax.data.shards import corpus
+  from electra_jax.inference import pretraining_heads
   from electra_jax.objectives import electra_mlm
 
-  run = inference.load(workdir)
+  run = pretraining_heads.load(workdir)
   config = run.config
   if not electra_mlm.applies(config):
     raise UserError("Appendix E does not hold for this run", got=f"objective.name={config.objective.name}",

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax.data import corpus, documents, pipeline, shards
+from electra_jax.data import pipeline, shards
+from electra_jax.data.shards import corpus
+from electra_jax.data.sources import documents
 from electra_jax.data.tokenizers import Tokenizer
 from electra_jax.errors import UserError
 

@@ -55,8 +55,9 @@ def load(path: str) -> Saved:
   """
   import jax
 
-  from electra_jax import checkpoints, sharding
+  from electra_jax import sharding
   from electra_jax.exchange import formats
+  from electra_jax.training import checkpoints
 
   if formats.find(path):
     networks = formats.read(path)
@@ -170,7 +171,7 @@ def average(paths: list[str]) -> str:
   Raises:
     UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
   """
-  from electra_jax import checkpoints
+  from electra_jax.training import checkpoints
 
   if len(paths) != 1 or locate(paths[0])[1] is not None or not FLAGS.out:
     raise UserError("Averaging needs one run and a place for the result", got=f"{' '.join(paths)} --out={FLAGS.out}",
@@ -195,8 +196,8 @@ def write_average(workdir: str, steps: list[int], out: str, config) -> None:
   """The mean of these checkpoints as a workdir, which appears complete or not at all; its step is the last one's."""
   import jax
 
-  from electra_jax import checkpoints
-  from electra_jax.train_state import TrainState
+  from electra_jax.training import checkpoints
+  from electra_jax.training.train_state import TrainState
 
   total = None
   for step in steps:

@@ -12,15 +12,16 @@ from absl import flags
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import metrics, warning_signs
+from electra_jax import metrics
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
 from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
 from electra_jax.exchange.weights import Weights
+from electra_jax.finetuning import results
 from electra_jax.models.bert import SENTENCE_HEADS
-from electra_jax.tasks import results
-from electra_jax.tasks.contract import HEADS
+from electra_jax.tasks.base import HEADS
+from electra_jax.training import warning_signs
 
 FLAGS = flags.FLAGS
 
@@ -51,7 +52,8 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
       the disk refuses.
   """
-  from electra_jax import checkpoints, sharding
+  from electra_jax import sharding
+  from electra_jax.training import checkpoints
 
   if file_format not in WRITERS:
     raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")

@@ -8,9 +8,10 @@ import sys
 from absl import flags
 
 from electra_jax import config as config_lib
-from electra_jax import flops, flops_tables, recipes
+from electra_jax import flops, recipes
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
+from electra_jax.tools import flops_tables
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("format", "md", ["md", "csv", "json"], "What stdout holds: Markdown tables, or CSV or JSON alone.")

@@ -12,15 +12,16 @@ from absl import flags
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from electra_jax import checkpoints, objectives, published
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
+from electra_jax import objectives
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, initial
+from electra_jax.exchange import formats, initial, published
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools import export
-from electra_jax.train_state import TrainState
+from electra_jax.training import checkpoints
+from electra_jax.training.train_state import TrainState
 
 FLAGS = flags.FLAGS
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from electra_jax import figures, metrics
+from electra_jax import metrics, plotting
 from electra_jax.errors import UserError
 
 USAGE = """Draws the curves of one or several runs into one picture: losses, quality, speed.
@@ -61,10 +61,10 @@ def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> 
                     allowed="rows with one of " + ", ".join(curve[1] for panel in PANELS for curve in panel[2]))
   columns = min(2, len(panels))
   lines = math.ceil(len(panels) / columns)
-  figure = figures.new(6.5 * columns, 4.0 * lines)
+  figure = plotting.new(6.5 * columns, 4.0 * lines)
   for index, panel in enumerate(panels):
     draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
-  figures.save(figure, out)
+  plotting.save(figure, out)
   return out
 
 
@@ -97,7 +97,7 @@ def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -
       steps, values = _curve(rows, split, name)
       if not steps:
         continue
-      style = dict(color=figures.COLOURS[(run_index if len(runs) > 1 else curve_index) % len(figures.COLOURS)],
+      style = dict(color=plotting.COLOURS[(run_index if len(runs) > 1 else curve_index) % len(plotting.COLOURS)],
                    label=label if len(runs) == 1 else f"{run}: {label}")
       if name in CONSTANTS:
         axes.axhline(next(v for v in reversed(values) if math.isfinite(v)), linestyle=line, linewidth=1.2, **style)
@@ -110,14 +110,14 @@ def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -
   if unit == "tokens per second":
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-  figures.finish(axes, _key(axes, curves, runs) if len(runs) > 1 else None)
+  plotting.finish(axes, _key(axes, curves, runs) if len(runs) > 1 else None)
 
 
 def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
   """What the colours mean, then what the lines mean: runs + curves entries rather than runs x curves."""
   from matplotlib.lines import Line2D
   drawn = {line.get_label() for line in axes.lines}
-  entries = [Line2D([], [], color=figures.COLOURS[number % len(figures.COLOURS)], label=run)
+  entries = [Line2D([], [], color=plotting.COLOURS[number % len(plotting.COLOURS)], label=run)
              for number, run in enumerate(runs) if any(f"{run}: {curve[2]}" in drawn for curve in curves)]
   kinds = [(label, line) for _, _, label, line in curves if any(f"{run}: {label}" in drawn for run in runs)]
   return entries + [Line2D([], [], color="#777777", marker=line.rstrip("-"), linestyle=line.lstrip("os"), markersize=4,

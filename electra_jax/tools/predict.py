@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.text import Text
 from tqdm import tqdm
 
-from electra_jax import inference
 from electra_jax import main as main_lib
-from electra_jax.data import lines, tables
+from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict_screen
 from electra_jax.tools.predict_tasks import TASKS, Task, ask, items_of
 
@@ -78,7 +78,8 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     yield number, item
 
 
-def answer_file(run: inference.Run, path: str, task: Task = TASKS["auto"], **options) -> Iterator[tuple[int, Any]]:
+def answer_file(run: pretraining_heads.Run, path: str, task: Task = TASKS["auto"],
+                **options) -> Iterator[tuple[int, Any]]:
   """(line number, answer) of every question of a file, in its order, with a progress bar; a chunk is in memory.
 
   Raises:
@@ -177,7 +178,7 @@ def main(argv: list[str]) -> None:
                     fix='write a sentence in quotes: "The name of the [MASK] is given."')
   items = items_of(task, texts, FLAGS.pair)
   main_lib.start_jax()
-  run = inference.load(FLAGS.workdir, FLAGS.step)
+  run = pretraining_heads.load(FLAGS.workdir, FLAGS.step)
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step}"
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
                  with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
@@ -197,7 +198,7 @@ def main(argv: list[str]) -> None:
     show(run, answers, task, name)
 
 
-def show(run: inference.Run, answers: Iterator[tuple[int, Any]], task: Task, name: str) -> None:
+def show(run: pretraining_heads.Run, answers: Iterator[tuple[int, Any]], task: Task, name: str) -> None:
   """Draws the answers of a model called `name`, or prints them as JSON lines."""
   if not task.is_drawn:
     for number, one in answers:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from electra_jax.data.sentences import Sentence
-from electra_jax.inference import Answer, Candidate, Corruption, Judged, Replacement
+from electra_jax.inference.pretraining_heads import Answer, Candidate, Corruption, Judged, Replacement
 
 COLUMN = 10  # width of the line names
 

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax import fine_tuned, inference
 from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
-from electra_jax.fine_tuned import Said
-from electra_jax.inference import Answer, Judged, Run
+from electra_jax.inference import pretraining_heads, task_heads
+from electra_jax.inference.pretraining_heads import Answer, Judged, Run
+from electra_jax.inference.task_heads import Said
 from electra_jax.tasks import Feature, squad
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
@@ -39,19 +39,19 @@ def texts_of(items: Sequence[Item]) -> list[str]:
 
 def check_sentence(run: Run, item: Item) -> Sentence:
   """Raises where there is neither a mask nor a discriminator."""
-  return inference.encode_question(run, item["text"])
+  return pretraining_heads.encode_question(run, item["text"])
 
 
 def answer_sentences(run: Run, items: Sequence[Item], *, top_k: int = 5, with_corruption: bool = False, seed: int = 0,
                      with_combined: bool = False, **unused) -> list[Answer]:
   """Everything that the run says about each sentence."""
-  return inference.answer(run, texts_of(items), top_k=top_k, with_corruption=with_corruption, seed=seed,
+  return pretraining_heads.answer(run, texts_of(items), top_k=top_k, with_corruption=with_corruption, seed=seed,
                           with_combined=with_combined)
 
 
 def check_mask(run: Run, item: Item) -> Sentence:
   """Raises where there is nothing to fill."""
-  sentence = inference.encode(run, item["text"])
+  sentence = pretraining_heads.encode(run, item["text"])
   if not sentence.masks:
     raise UserError("There is no mask to fill", got=repr(sentence.text[:60]),
                     allowed="a sentence with [MASK] or <mask>",
@@ -68,8 +68,8 @@ def fill_masks(run: Run, items: Sequence[Item], **options) -> list[Answer]:
 
 def check_judged(run: Run, item: Item) -> Sentence:
   """Raises where nobody can judge the words."""
-  inference.check_electra(run, "This model has no discriminator to find replaced words with")
-  return inference.encode(run, item["text"])
+  pretraining_heads.check_electra(run, "This model has no discriminator to find replaced words with")
+  return pretraining_heads.encode(run, item["text"])
 
 
 def detect(run: Run, items: Sequence[Item], **options) -> list[Answer]:
@@ -99,7 +99,7 @@ def record_sentence(one: Answer) -> dict:
   return found
 
 
-def _candidates(candidates: Sequence[inference.Candidate]) -> list[dict]:
+def _candidates(candidates: Sequence[pretraining_heads.Candidate]) -> list[dict]:
   return [{"token": c.text.strip(), "starts_word": c.text.startswith(" "), "id": c.token_id,
            "probability": _rounded(c.probability)} for c in candidates]
 
@@ -125,7 +125,7 @@ class Embedding(NamedTuple):
 def embed(run: Run, items: Sequence[Item], *, pooling: str | None = None, **unused) -> list[Embedding]:
   """A vector for each text."""
   return [Embedding(item["text"], vector)
-          for item, vector in zip(items, inference.embed(run, texts_of(items), pooling))]
+          for item, vector in zip(items, pretraining_heads.embed(run, texts_of(items), pooling))]
 
 
 def record_embedding(one: Embedding) -> dict:
@@ -158,8 +158,8 @@ def _record(one: FineTuned, **found) -> dict:
 
 def check_texts(run: Run, item: Item) -> list[Feature]:
   """Raises where the model has no classes, or the texts cannot be read."""
-  fine_tuned.check_head(run, "classification", "regression")
-  return fine_tuned.encode_texts(run, item["text"], item.get("pair"))
+  task_heads.check_head(run, "classification", "regression")
+  return task_heads.encode_texts(run, item["text"], item.get("pair"))
 
 
 def record_classes(one: FineTuned) -> dict:
@@ -178,8 +178,8 @@ def record_classes(one: FineTuned) -> dict:
 
 def check_words(run: Run, item: Item) -> list[Feature]:
   """Raises where the model has no tags, or there is no word."""
-  fine_tuned.check_head(run, "tagging")
-  return fine_tuned.encode_words(run, item["words"])
+  task_heads.check_head(run, "tagging")
+  return task_heads.encode_words(run, item["words"])
 
 
 def record_tags(one: FineTuned) -> dict:
@@ -192,8 +192,8 @@ def record_tags(one: FineTuned) -> dict:
 
 def check_choices(run: Run, item: Item) -> list[Feature]:
   """Raises where the model makes no choices, or there are none."""
-  fine_tuned.check_head(run, "multiple_choice")
-  return fine_tuned.encode_choices(run, item["text"], item["choices"], item.get("question"))
+  task_heads.check_head(run, "multiple_choice")
+  return task_heads.encode_choices(run, item["text"], item["choices"], item.get("question"))
 
 
 def record_choice(one: FineTuned) -> dict:
@@ -205,8 +205,8 @@ def record_choice(one: FineTuned) -> dict:
 
 def check_question(run: Run, item: Item) -> list[Feature]:
   """Raises where the model answers no questions, or the texts cannot be read."""
-  fine_tuned.check_head(run, *squad.HEADS.values())
-  return fine_tuned.encode_question(run, item["question"], item["context"])
+  task_heads.check_head(run, *squad.HEADS.values())
+  return task_heads.encode_question(run, item["question"], item["context"])
 
 
 def record_answer(one: FineTuned) -> dict:
@@ -270,14 +270,14 @@ TASKS = {
   "detect": Task("the probability of each word that it was replaced", ("text",), check_judged, detect, record_sentence,
                  is_drawn=True),
   "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",),
-                lambda run, item: inference.encode(run, item["text"]), embed, record_embedding),
+                lambda run, item: pretraining_heads.encode(run, item["text"]), embed, record_embedding),
   "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), check_texts,
-                   _ask(check_texts, fine_tuned.classify), record_classes, optional=("pair",)),
+                   _ask(check_texts, task_heads.classify), record_classes, optional=("pair",)),
   "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), check_words,
-              _ask(check_words, fine_tuned.tag), record_tags, lists=("words",)),
+              _ask(check_words, task_heads.tag), record_tags, lists=("words",)),
   "choose": Task("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
-                 check_choices, _ask(check_choices, fine_tuned.choose), record_choice, optional=("question",),
+                 check_choices, _ask(check_choices, task_heads.choose), record_choice, optional=("question",),
                  lists=("choices",)),
   "question": Task("the answer in a text (question and context)", ("question", "context"), check_question,
-                   _ask(check_question, fine_tuned.answer_questions), record_answer),
+                   _ask(check_question, task_heads.answer_questions), record_answer),
 }

@@ -5,12 +5,14 @@ import os
 
 from absl import flags
 
-from electra_jax import checkpoints, figures
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import workdir as workdir_lib
-from electra_jax.data import corpus, shard_files, shards
+from electra_jax import plotting
+from electra_jax.data import shards
+from electra_jax.data.shards import corpus, writing
 from electra_jax.errors import UserError
+from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
@@ -63,7 +65,7 @@ def plot_lengths(manifest: dict, path: str) -> None:
   Raises:
     UserError: the disk refuses, or matplotlib is not installed.
   """
-  figure = figures.new(8, 4)
+  figure = plotting.new(8, 4)
   axes = figure.add_subplot()
   length = manifest["packing"]["sequence_length"]
   edges = [length * i / NUM_BARS for i in range(NUM_BARS + 1)]
@@ -74,7 +76,7 @@ def plot_lengths(manifest: dict, path: str) -> None:
       axes.legend()
   axes.set(xlabel="tokens in an example, special tokens included", ylabel="examples", yscale="log",
            title=f"{manifest['packing']['format']}, {length} tokens")
-  with shard_files.disk_errors(path):
+  with writing.disk_errors(path):
     figure.savefig(path, dpi=120)
 
 

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from electra_jax import checkpoints, flops, metrics
 from electra_jax import config as config_lib
+from electra_jax import flops, metrics
 from electra_jax import main as main_lib
-from electra_jax import workdir as workdir_lib
 from electra_jax.errors import UserError
-from electra_jax.tasks import glue, pictures, race, results, scoring, squad
-from electra_jax.tasks.tables import percent
+from electra_jax.finetuning import pictures, results
+from electra_jax.tasks import glue, race, scoring, squad
+from electra_jax.tasks.scoring import percent
 from electra_jax.tools import flops_report, plot_run, report_page, report_recipe, report_samples, summary
 from electra_jax.tools.report_page import escape, paragraph, table
+from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
 

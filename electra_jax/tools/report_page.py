@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from electra_jax import figures
+from electra_jax import plotting
 
 INK, GRID = "#010203", "#010204"  # colours that no curve has: they become the page's own
 # The curves' colours on a dark page, in the order of figures.COLOURS: the same hues, lighter.
@@ -63,7 +63,7 @@ def document(title: str, body: str) -> str:
   def variables(colours):
     return "; ".join(f"--curve-{number}: {colour}" for number, colour in enumerate(colours))
 
-  css = CSS.replace("LIGHT", variables(figures.COLOURS)).replace("DARK", variables(DARK_COLOURS)).strip()
+  css = CSS.replace("LIGHT", variables(plotting.COLOURS)).replace("DARK", variables(DARK_COLOURS)).strip()
   return ('<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
           '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
           f"<title>{escape(title)}</title>\n<style>\n{css}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n")
@@ -132,7 +132,7 @@ def curves(drawings: Sequence[Callable]) -> str:
 
 def svg(drawing: Callable) -> str:
   """A drawing as inline SVG whose colours follow the page; its text stays text."""
-  figure = figures.new(*PANEL_INCHES)
+  figure = plotting.new(*PANEL_INCHES)
   import matplotlib
   ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
                        "ytick.color"), INK) | {"grid.color": GRID}
@@ -142,6 +142,6 @@ def svg(drawing: Callable) -> str:
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
   picture = file.getvalue()
   picture = picture[picture.index("<svg"):].replace(INK, "currentColor").replace(GRID, "var(--dim)")
-  for number, colour in enumerate(figures.COLOURS):
+  for number, colour in enumerate(plotting.COLOURS):
     picture = picture.replace(colour.lower(), f"var(--curve-{number})")
   return picture.replace("\n", " ")

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from electra_jax import inference, predictions, tasks
-from electra_jax.data import corpus, sentences, shards, tokenizers
+from electra_jax import tasks
+from electra_jax.data import sentences, shards, tokenizers
+from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
-from electra_jax.tasks import ensembles, results, squad
+from electra_jax.finetuning import ensembles, predictions, results
+from electra_jax.inference import pretraining_heads
+from electra_jax.tasks import squad
 from electra_jax.tools import report_page
 from electra_jax.tools.predict_screen import was_drawn
 from electra_jax.tools.report_page import escape
@@ -29,12 +32,12 @@ def of_pretraining(workdir: str, config, number: int) -> str:
   Raises:
     UserError: there is no checkpoint, or it cannot be read.
   """
-  run = inference.load(workdir)
+  run = pretraining_heads.load(workdir)
   texts = _heldout_texts(workdir, config, run.tokenizer, number) or list(OWN_TEXTS[:number])
   whole = [sentence for sentence in (_encoded(run, text) for text in texts) if sentence]
   cards = [_hidden_word(run, sentence.text, index) for index, sentence in enumerate(whole)]
   if whole and run.network.rtd_logits is not None and run.network.mlm_logits is not None:
-    corrupted = inference.corrupt_sentences(run, whole, seed=0)
+    corrupted = pretraining_heads.corrupt_sentences(run, whole, seed=0)
     cards = [first + _corrupted(corruption) for first, corruption in zip(cards, corrupted)]
   return (report_page.paragraph(f"Checkpoint of step {run.step:,}. {LEGEND}", dim=True)
           + report_page.cards([body for body in cards if body]))
@@ -55,13 +58,13 @@ def _heldout_texts(workdir: str, config, tokenizer, number: int) -> list[str]:
     ordinary = [i for i in row[:min(count, length)] if i not in tokenizer.special_ids]
     text = "".join(sentences.piece_texts(tokenizer, ordinary))
     texts.append(" ".join(text.rstrip("\N{REPLACEMENT CHARACTER}").split()))  # of a character that is cut
-  return [text for text in texts if inference.WORD.search(text)]
+  return [text for text in texts if pretraining_heads.WORD.search(text)]
 
 
 def _encoded(run, text: str) -> sentences.Sentence | None:
   """The text as the run reads it; None: it has become too long or empty, as a text read again may."""
   try:
-    return inference.encode(run, text)
+    return pretraining_heads.encode(run, text)
   except UserError:
     return None
 
@@ -70,11 +73,11 @@ def _hidden_word(run, text: str, index: int) -> str:
   """The text with one of its longer words hidden, and the likeliest words in its place."""
   if run.network.mlm_logits is None:
     return ""
-  words = [word for word in inference.WORD.finditer(text) if len(word.group()) > 3] or list(
-    inference.WORD.finditer(text))
+  words = [word for word in pretraining_heads.WORD.finditer(text) if len(word.group()) > 3] or list(
+    pretraining_heads.WORD.finditer(text))
   word = words[(7 * index + len(words) // 2) % len(words)]
   try:
-    candidates = inference.fill_mask(run, [f"{text[:word.start()]}[MASK]{text[word.end():]}"])[0][0]
+    candidates = pretraining_heads.fill_mask(run, [f"{text[:word.start()]}[MASK]{text[word.end():]}"])[0][0]
   except UserError:  # a text that has become too long
     return ""
   rows = "".join(f"<tr><td>{escape(one.text.strip() or repr(one.text))}</td><td class=n>{one.probability:.1%}</td>"
@@ -83,7 +86,7 @@ def _hidden_word(run, text: str, index: int) -> str:
           f'{escape(text[word.end():])}</p><table class="candidates">{rows}</table>')
 
 
-def _corrupted(corruption: inference.Corruption) -> str:
+def _corrupted(corruption: pretraining_heads.Corruption) -> str:
   """The text as the generator left it and the discriminator sees it."""
   text, shown, copied = corruption.sentence.text, "", 0
   for start, end, probability in corruption.words:

@@ -97,19 +97,20 @@ def make_corrupt(workdir: str | None, config, seed: int, console: Console
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
   if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":
     return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint
-  from electra_jax import checkpoints, inference  # jax takes seconds to load; a batch alone does not need it
+  from electra_jax.inference import pretraining_heads
+  from electra_jax.training import checkpoints
 
   if not workdir or not checkpoints.saved_steps(workdir):
     lacking = f"{workdir} has no checkpoint yet" if workdir else "Without --workdir there is no checkpoint"
     console.print(Text(f"{lacking}, so no generator to show the corrupted rows of.", style="dim"), soft_wrap=True)
     return None
   main_lib.start_jax()
-  run = inference.load(workdir)
+  run = pretraining_heads.load(workdir)
   if run.network.rtd_logits is None:
     return None  # nobody judges what is corrupted
   console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it "
                      "differs from the original\n", style="dim"), soft_wrap=True)
-  return functools.partial(inference.corrupt, run, seed=seed)
+  return functools.partial(pretraining_heads.corrupt, run, seed=seed)
 
 
 def main(argv: list[str]) -> None:

@@ -7,8 +7,9 @@ from rich.table import Table
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import metrics, progress, warning_signs
+from electra_jax import metrics, progress
 from electra_jax.errors import UserError
+from electra_jax.training import warning_signs
 
 USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
 

@@ -4,7 +4,8 @@ from absl import flags
 
 from electra_jax import config as configuration
 from electra_jax import main as main_lib
-from electra_jax.data import documents, tokenizers
+from electra_jax.data import tokenizers
+from electra_jax.data.sources import documents
 from electra_jax.errors import UserError
 
 FLAGS = flags.FLAGS

@@ -14,13 +14,13 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from electra_jax import objectives, optim, train_state
+from electra_jax import objectives, optim
 from electra_jax.data import pipeline
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.models.transformer import TransformerConfig
-from electra_jax.objectives.contract import Objective, Phase
-from electra_jax.train_state import TrainState
-from electra_jax.training import step
+from electra_jax.objectives.base import Objective, Phase
+from electra_jax.training import step, train_state
+from electra_jax.training.train_state import TrainState
 
 
 class Setup(NamedTuple):

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from electra_jax import nonfinite, norms, sharding
-from electra_jax.objectives.contract import Batch, Objective, Phase
-from electra_jax.train_state import TrainState
+from electra_jax import sharding
+from electra_jax.objectives.base import Batch, Objective, Phase
+from electra_jax.optim import norms
+from electra_jax.training import nonfinite
+from electra_jax.training.train_state import TrainState
 
 
 def make_train_step(state: TrainState, **update_arguments) -> Callable:

@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from electra_jax.data import manifest, shards
-from electra_jax.data.tokenizer_kinds import WordPiece
-from electra_jax.data.tokenizer_training import train_wordpiece
+from electra_jax.data import shards
+from electra_jax.data.shards import manifest
+from electra_jax.data.tokenizers.kinds import WordPiece
+from electra_jax.data.tokenizers.training import train_wordpiece
 from tests.data.corpora import make_config
 from tests.data.fakes import FakeTokenizer
 

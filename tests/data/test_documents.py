@@ -9,8 +9,8 @@ import pytest
 import zstandard
 from ml_collections import ConfigDict
 
-from electra_jax.data import documents, lines, pydoc_corpus
-from electra_jax.data.documents import is_heldout, read_documents
+from electra_jax.data.sources import documents, lines, pydoc_corpus
+from electra_jax.data.sources.documents import is_heldout, read_documents
 from electra_jax.errors import UserError
 
 TEXT = "First paragraph.\nSecond one.\n\n\n  Another document. \n"

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from electra_jax.data import lines, records
+from electra_jax.data.sources import lines, records
 from electra_jax.errors import UserError
 from tests.data.test_documents import read, write
 

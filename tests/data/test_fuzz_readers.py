@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from electra_jax.data import lines
-from electra_jax.data.documents import read_documents
+from electra_jax.data.sources import lines
+from electra_jax.data.sources.documents import read_documents
 from electra_jax.errors import UserError
 from tests.data.test_documents import write
 

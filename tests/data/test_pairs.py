@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data import documents, packing, preparation, shards
+from electra_jax.data import packing, shards
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM, Packing
+from electra_jax.data.shards import preparation
+from electra_jax.data.sources import documents
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, make_corpus
 from tests.data.fakes import FakeTokenizer

@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from electra_jax.data.documents import parse_path
-from electra_jax.data.files import find_files
+from electra_jax.data.sources.documents import parse_path
+from electra_jax.data.sources.files import find_files
 from electra_jax.errors import UserError
 from tests.data.test_documents import read, write
 

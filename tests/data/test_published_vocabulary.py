@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from electra_jax.data import tokenizers
-from electra_jax.data.tokenizer_training import train_byte_bpe
+from electra_jax.data.tokenizers.training import train_byte_bpe
 from electra_jax.errors import UserError
 from electra_jax.exchange import tokenizer_files
 from tests.workdirs import TEXT

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_jax.data import sentence_splitting, shards
+from electra_jax.data import shards
+from electra_jax.data.sources import sentence_splitting
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, read_all
 from tests.data.fakes import FakeTokenizer

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from electra_jax.data import shard_files, shards
+from electra_jax.data import shards
+from electra_jax.data.shards import writing
 from electra_jax.errors import UserError
 
 LENGTH, EXAMPLES = 126, 5000  # rows of 256 bytes, shards of several blocks
@@ -14,11 +15,11 @@ LENGTH, EXAMPLES = 126, 5000  # rows of 256 bytes, shards of several blocks
 
 @pytest.fixture
 def directory(tmp_path):
-  writer = shard_files.SplitWriter(str(tmp_path / "train"), EXAMPLES, np.uint16)
+  writer = writing.SplitWriter(str(tmp_path / "train"), EXAMPLES, np.uint16)
   rows = np.random.default_rng(0).integers(5, 1000, (2 * EXAMPLES + 10, 2 + LENGTH)).astype(np.int32)
   rows[:, :2] = LENGTH
   writer.add(rows)
-  splits = {"train": writer.finish(), "heldout": shard_files.SplitWriter(str(tmp_path / "h"), 1, np.uint16).finish()}
+  splits = {"train": writer.finish(), "heldout": writing.SplitWriter(str(tmp_path / "h"), 1, np.uint16).finish()}
   manifest = {"version": 1, "packing": {"format": "FULL-SENTENCES", "sequence_length": LENGTH}, "splits": splits,
               "shard_examples": EXAMPLES, "source": {"path": "", "files": {}, "checksum": ""},
               "tokenizer": {"fingerprint": "", "vocab_size": 1000, "pad_id": 0, "special_ids": [0]}}
@@ -35,7 +36,7 @@ def test_every_row_is_checked_and_read(directory):
   assert np.count_nonzero(~examples._is_sound) == examples._blocks_per_shard - 1  # blocks that the short one lacks
 
 
-@pytest.mark.parametrize("place, bad", [(10, 0), (shard_files.CHECK_BYTES * 2 + 5, 2048), (-1, EXAMPLES - 1)])
+@pytest.mark.parametrize("place, bad", [(10, 0), (writing.CHECK_BYTES * 2 + 5, 2048), (-1, EXAMPLES - 1)])
 def test_damage_is_found_where_it_is(directory, place, bad):
   folder, _ = directory
   path = folder / "train/00001.npy"
@@ -55,7 +56,7 @@ def test_damage_is_found_where_it_is(directory, place, bad):
 def test_the_first_batch_reads_blocks_not_shards(tmp_path):
   number, examples = 1526, 65_536  # 100 million examples, in files with holes: all zero
   row = np.zeros((examples, 2 + LENGTH), np.uint16)
-  writer = shard_files.SplitWriter(str(tmp_path / "train"), examples, np.uint16)
+  writer = writing.SplitWriter(str(tmp_path / "train"), examples, np.uint16)
   writer.add(row)
   entry, = writer.files
   header = (tmp_path / "train/00000.npy").read_bytes()[:entry["bytes"] - row.nbytes]

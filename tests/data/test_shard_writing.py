@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from electra_jax.data import preparation, shard_files, shards
+from electra_jax.data import shards
+from electra_jax.data.shards import preparation, writing
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
@@ -28,7 +29,7 @@ def fill_disk_after(monkeypatch, number):
     if len(calls) >= number:
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-  monkeypatch.setattr(shard_files.os, "fsync", fsync)
+  monkeypatch.setattr(writing.os, "fsync", fsync)
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -67,12 +68,12 @@ def test_shards_are_replaced_when_the_new_ones_are_complete(copy, made):
 
 def test_what_a_kill_leaves_is_cleared(copy, made):
   """A dead process's partial set goes, a living one's stays, and a set that was being replaced comes back."""
-  dead = copy.parent / f"copy.partial-{shard_files.socket.gethostname()}-{2**22 + 1}"  # above any process number
-  living = copy.parent / f"copy.partial-{shard_files.socket.gethostname()}-{os.getppid()}"
+  dead = copy.parent / f"copy.partial-{writing.socket.gethostname()}-{2**22 + 1}"  # above any process number
+  living = copy.parent / f"copy.partial-{writing.socket.gethostname()}-{os.getppid()}"
   for folder in (dead, living):
     (folder / "train").mkdir(parents=True)
   os.rename(copy, copy.parent / "copy.replaced-x")
-  partial = shard_files.make_partial_directory(str(copy))
+  partial = writing.make_partial_directory(str(copy))
   assert not dead.exists() and living.exists() and os.path.isdir(partial)
   shards.open_shards(str(copy), "train", made[0], TOKENIZER)
 

@@ -7,8 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from electra_jax.data import documents as documents_lib
-from electra_jax.data import preparation, shards
+from electra_jax.data import shards
+from electra_jax.data.shards import preparation
+from electra_jax.data.sources import documents as documents_lib
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, make_corpus, read_all
 from tests.data.fakes import WORDS, FakeTokenizer

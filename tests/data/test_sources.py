@@ -9,8 +9,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from electra_jax.data import documents, records, shards
-from electra_jax.data.documents import Part, parse_path, read_documents
+from electra_jax.data import shards
+from electra_jax.data.sources import documents, records
+from electra_jax.data.sources.documents import Part, parse_path, read_documents
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config
 from tests.data.fakes import FakeTokenizer

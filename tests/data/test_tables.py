@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from electra_jax.data import lines, tables
+from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
 
 LONG = "a word " * 400_000  # 2.8 MB; csv's own limit is 128 KiB

@@ -178,7 +178,7 @@ def test_characters_that_training_never_saw_become_bytes(trained, kind):
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 @pytest.mark.parametrize("limit", [10**6, 0])
 def test_remembered_words_change_nothing(trained, monkeypatch, kind, limit):
-  monkeypatch.setattr("electra_jax.data.tokenizer_kinds.KNOWN_CHARACTERS", limit)
+  monkeypatch.setattr("electra_jax.data.tokenizers.kinds.KNOWN_CHARACTERS", limit)
   tokenizer, _ = trained[kind]
   draw = random.Random(0)
   alphabet = " " * 6 + "ab'sSΣσ1,.\t\u00a0\u2028\u3000\x1c\x85\x00\ufffd\u0301\u200b漢é🙂\u0130\n"

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from electra_jax import pretrained, published, sharding
-from electra_jax.exchange import initial, mapping
+from electra_jax import sharding
+from electra_jax.exchange import initial, mapping, published
+from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from electra_jax import checkpoints, pretrain, published, recipes
 from electra_jax import config as config_lib
+from electra_jax import pretrain, recipes
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, initial, mapping
+from electra_jax.exchange import formats, initial, mapping, published
 from electra_jax.tools import import_weights
+from electra_jax.training import checkpoints
 from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_published import config_of
 from tests.test_net import one_device

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from electra_jax.data import fairseq_vocabulary, tokenizers
+from electra_jax.data import tokenizers
+from electra_jax.data.tokenizers import fairseq_vocabulary
 from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq
 from tests.exchange.random_networks import ROBERTA, check_start, imported_logits, logits, random_params

@@ -11,16 +11,18 @@ import torch
 import transformers
 
 from configs import bert_small
-from electra_jax import checkpoints, fine_tuned, inference, pretrained
 from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf_config
+from electra_jax.finetuning import pretrained
+from electra_jax.inference import pretraining_heads, task_heads
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tasks import HEADS
 from electra_jax.tools import export, predict
 from electra_jax.tools.predict_tasks import TASKS, ask, items_of
-from electra_jax.train_state import TrainState
+from electra_jax.training import checkpoints
+from electra_jax.training.train_state import TrainState
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 SIZES = dict(vocab_size=len(WORDS), hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -38,7 +40,7 @@ def saved(folder, family, head, **changes):
     parameter.data += 0.1 * torch.randn_like(parameter)
   model.save_pretrained(folder)
   (folder / "vocab.txt").write_text("\n".join(WORDS))
-  return model, inference.load(str(folder))
+  return model, pretraining_heads.load(str(folder))
 
 
 def ids_of(text):
@@ -153,14 +155,14 @@ def test_mistakes(tmp_path):
     with pytest.raises(UserError, match=said):
       TASKS["question"].check(run, item)
   with pytest.raises(UserError, match="no masked LM"):
-    inference.fill_mask(run, ["a [MASK]"])
+    pretraining_heads.fill_mask(run, ["a [MASK]"])
   for task, arguments in (("question", ["who?"]), ("choose", ["a", "b"])):
     with pytest.raises(UserError, match="arguments are not those"):
       items_of(TASKS[task], arguments)
   with pytest.raises(UserError, match="--pair belongs"):
     items_of(TASKS["classify"], ["a", "b"], "c")
   with pytest.raises(UserError, match="nothing to choose"):
-    fine_tuned.encode_choices(run, "a", "one text")
+    task_heads.encode_choices(run, "a", "one text")
 
 
 def test_questions_are_typed_field_by_field():
@@ -209,10 +211,10 @@ def fine_tuned_run(folder, task, head, label_names=(), **keys):
 def test_classes_of_a_run(tmp_path, pooling, pooler):
   params = fine_tuned_run(tmp_path / "run", "own_classification", "classification", ("bad", "good"), pooling=pooling,
                           pooler=pooler)
-  run = inference.load(tmp_path / "run")
+  run = pretraining_heads.load(tmp_path / "run")
   assert run.config.objective.name == "own_classification"
   (one,) = TASKS["classify"].answer(run, [{"text": "a b"}])
-  batch = inference.make_batch(run, [inference.encode(run, "a b")])
+  batch = pretraining_heads.make_batch(run, [pretraining_heads.encode(run, "a b")])
   states = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
   x = states[0] if pooling == "cls" else states[:4].mean(axis=0)  # [CLS] a b [SEP]
   head = params["encoder"]["classification_head"]
@@ -227,7 +229,7 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
     assert not (tmp_path / "out").exists()
   (tmp_path / "run/labels.json").write_text("{}")
   with pytest.raises(UserError, match="labels of the fine-tuned run"):
-    inference.load(tmp_path / "run")
+    pretraining_heads.load(tmp_path / "run")
 
 
 def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
@@ -242,7 +244,7 @@ def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
     for seed, f1 in ((0, 0.3), (1, 0.7)):
       (tmp_path / f"run/seeds/{seed}.json").write_text(json.dumps(
         {"seed": seed, "metric": "best_f1", "scores": {"best_f1": f1}}))
-    run = inference.load(tmp_path / "run")
+    run = pretraining_heads.load(tmp_path / "run")
     return run, records(run, "question", tmp_path, [item])[0]
 
   run, high = answered(1e6)
@@ -258,7 +260,7 @@ def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
 def test_a_run_with_a_joint_head_says_how_likely_no_answer_is(tmp_path):
   """Of SQuAD 1.1, where no head was trained for it: [CLS] as start and end, against the best span."""
   fine_tuned_run(tmp_path / "run", "squad_v1.1", "joint_span", span_head="joint", num_best=3)
-  run, item = inference.load(tmp_path / "run"), {"question": "a b", "context": "c d e f"}
+  run, item = pretraining_heads.load(tmp_path / "run"), {"question": "a b", "context": "c d e f"}
   (one,) = records(run, "question", tmp_path, [item])
   ids, inside = [2, *ids_of("a b"), 3, *ids_of("c d e f"), 3], np.arange(9) // 4 == 1
   batch = {"input_ids": np.array([ids], np.int32), "token_type_ids": np.array([[0] * 4 + [1] * 5], np.int32),

@@ -12,9 +12,10 @@ import safetensors.numpy
 
 from configs import bert_original_base
 from electra_jax import config as config_lib
-from electra_jax import inference, objectives, published, sharding
+from electra_jax import objectives, sharding
 from electra_jax.data import tokenizers
-from electra_jax.exchange import hf, initial, mapping
+from electra_jax.exchange import hf, initial, mapping, published
+from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tools import import_weights
 
@@ -126,7 +127,7 @@ def test_the_same_weights_as_an_electra_generator(folder, tmp_path):
 
 def test_the_same_weights_as_a_roberta(folder, golden, tmp_path):
   arrays, _, _, every = golden
-  run = inference.load(renamed(folder, tmp_path / "m", "roberta"))
+  run = pretraining_heads.load(renamed(folder, tmp_path / "m", "roberta"))
   logits = np.asarray(jax.jit(run.network.mlm_logits)(run.params, every))
   mask = every["attention_mask"]
   np.testing.assert_allclose(logits[mask], arrays["logits"][mask], atol=1e-4, rtol=1e-4)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from electra_jax import inference, published
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, mapping
+from electra_jax.exchange import formats, mapping, published
 from electra_jax.exchange.weights import Weights
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import checkpoints as tool
 from tests.exchange.random_networks import ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_fairseq import oldest_names
@@ -39,18 +39,18 @@ def pair(monkeypatch, tmp_path):
 
 def test_electra_pair_fills_judges_corrupts_and_embeds(pair):
   path, _ = pair
-  run = inference.load(path)
+  run = pretraining_heads.load(path)
   assert run.step is None and run.config.objective.name == "rtd" and run.config.data.sequence_length == 20
-  (one,) = inference.answer(run, ["the cat sat on the [MASK] ."], top_k=5)
+  (one,) = pretraining_heads.answer(run, ["the cat sat on the [MASK] ."], top_k=5)
   assert sum(c.probability for c in one.candidates[0]) <= 1 and len(one.words) == 7
   assert {c.token_id for c in one.candidates[0]} <= set(range(5, len(WORDS)))  # rows beyond the vocabulary are none
-  (whole,) = inference.answer(run, ["the cat sat on the mat ."], with_corruption=True)
+  (whole,) = pretraining_heads.answer(run, ["the cat sat on the mat ."], with_corruption=True)
   assert whole.corruption.num_masked == 2
-  (vector,) = inference.embed(run, ["the cat"])
+  (vector,) = pretraining_heads.embed(run, ["the cat"])
   assert vector.shape == (128,)
-  batch = inference.make_batch(run, [inference.encode(run, "the cat")])
+  batch = pretraining_heads.make_batch(run, [pretraining_heads.encode(run, "the cat")])
   logits = jax.jit(run.network.rtd_logits)(run.params, batch, batch["input_ids"])
-  found = [word.probability for word in inference.detect_replaced(run, ["the cat"])[0]]
+  found = [word.probability for word in pretraining_heads.detect_replaced(run, ["the cat"])[0]]
   np.testing.assert_allclose(found, jax.nn.sigmoid(logits)[0, 1:3], rtol=1e-5)
 
 
@@ -60,12 +60,12 @@ def test_fairseq_folder_answers_with_the_ids_of_dict_txt(tmp_path):
   (tmp_path / "dict.txt").write_text("2 90\n0 40\n1 7\n")
   (tmp_path / "encoder.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2}))
   (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n")
-  run = inference.load(str(tmp_path))
-  assert inference.encode(run, "ab<mask>").ids == [0, 4, 7, 2]
-  ((candidates,),) = inference.fill_mask(run, ["ab<mask>"], top_k=3)
+  run = pretraining_heads.load(str(tmp_path))
+  assert pretraining_heads.encode(run, "ab<mask>").ids == [0, 4, 7, 2]
+  ((candidates,),) = pretraining_heads.fill_mask(run, ["ab<mask>"], top_k=3)
   assert sorted(c.token_id for c in candidates) == [4, 5, 6]
   with pytest.raises(UserError, match="Published weights have no steps"):
-    inference.load(str(tmp_path), step=3)
+    pretraining_heads.load(str(tmp_path), step=3)
 
 
 @pytest.mark.parametrize("change, said, got", [
@@ -80,16 +80,16 @@ def test_models_that_do_not_fit(pair, change, said, got):
   config = {key: value for key, value in (weights["discriminator"].config | change).items() if value is not None}
   weights["discriminator"] = Weights(config, weights["discriminator"].tensors)
   with pytest.raises(UserError, match=said) as error:
-    inference.load(path)
+    pretraining_heads.load(path)
   assert got in error.value.got
 
 
 def test_missing_vocabulary_and_missing_heads(pair, tmp_path):
   path, weights = pair
   del weights["generator"]
-  run = inference.load(path)
+  run = pretraining_heads.load(path)
   with pytest.raises(UserError, match="no masked LM"):
-    inference.fill_mask(run, ["the [MASK]"])
+    pretraining_heads.fill_mask(run, ["the [MASK]"])
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(UserError, match="no vocabulary beside it"):
     published.load(path)

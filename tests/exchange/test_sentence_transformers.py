@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from electra_jax import inference
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
 from tests.exchange.test_fine_tuned import ids_of, saved
 
 TEXTS = ["a b c", "q", "a a z y x w"]
@@ -51,7 +51,7 @@ def expected(encoder, text, pooling, is_normalised):
 def test_vectors(model, asked, modules, pooling, is_normalised):
   folder, encoder, run = model
   write(folder, **modules)
-  for text, vector in zip(TEXTS, inference.embed(run, TEXTS, asked)):
+  for text, vector in zip(TEXTS, pretraining_heads.embed(run, TEXTS, asked)):
     np.testing.assert_allclose(vector, expected(encoder, text, pooling, is_normalised), atol=1e-5)
 
 
@@ -64,5 +64,5 @@ def test_other_modules_are_named(model, modules, named):
   folder, _, run = model
   write(folder, **modules)
   with pytest.raises(UserError) as error:
-    inference.embed(run, TEXTS)
+    pretraining_heads.embed(run, TEXTS)
   assert named in error.value.got and "--pooling" in error.value.fix

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from configs import base
-from electra_jax import inference
 from electra_jax.errors import UserError
 from electra_jax.exchange import tf_checkpoint
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import import_weights
 from tests.exchange.random_networks import (
   BERT,
@@ -226,12 +226,12 @@ def test_imported_run_answers_as_the_checkpoint_does(small, tmp_path):
   out = str(tmp_path / "imported")
   start = import_weights.import_weights(folder, base.get_config("tiny"), out)
   assert start.fresh == start.unused == []
-  runs = inference.load(folder), inference.load(out)
+  runs = pretraining_heads.load(folder), pretraining_heads.load(out)
   assert "embeddings" in runs[1].params["generator"] and "token" not in runs[1].params["generator"]["embeddings"]
   texts = ["the cat sat on the [MASK] .", "the dog ."]
-  (masks, _), (other_masks, _) = (inference.fill_mask(run, texts, top_k=3) for run in runs)
+  (masks, _), (other_masks, _) = (pretraining_heads.fill_mask(run, texts, top_k=3) for run in runs)
   assert [c.token_id for c in masks[0]] == [c.token_id for c in other_masks[0]]
-  for one, other in zip(*(inference.detect_replaced(run, texts) for run in runs)):
+  for one, other in zip(*(pretraining_heads.detect_replaced(run, texts) for run in runs)):
     np.testing.assert_allclose([w.probability for w in one], [w.probability for w in other], rtol=1e-5)
 
 

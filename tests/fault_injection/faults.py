@@ -229,7 +229,7 @@ def damage(name: str, workdir: str, rng) -> bool:
       return False
     os.truncate(path, os.path.getsize(path) - rng.randrange(1, 20))
     return True
-  from electra_jax import checkpoints
+  from electra_jax.training import checkpoints
 
   steps = checkpoints.saved_steps(workdir)
   if len(steps) < 2:

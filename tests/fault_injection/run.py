@@ -130,8 +130,8 @@ def compare(undisturbed: str, workdir: str) -> None:
   """
   import jax
 
-  from electra_jax import checkpoints
   from electra_jax.sharding import path_name
+  from electra_jax.training import checkpoints
 
   (step, expected), (other_step, found) = (checkpoints.load_params(folder) for folder in (undisturbed, workdir))
   named = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True)

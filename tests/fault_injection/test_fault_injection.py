@@ -11,8 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from electra_jax import checkpoints, metrics, objectives, pretrain
+from electra_jax import metrics, objectives, pretrain
 from electra_jax.errors import UserError
+from electra_jax.training import checkpoints
 from tests import fake_objective
 from tests.fault_injection import faults, run
 from tests.small_runs import STEPS, contents, prepare, small

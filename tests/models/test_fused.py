@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import AxisType
 
 from electra_jax import sharding
-from electra_jax.models import attention, dropout, fused, gpu_attention, gpu_rows, mosaic_attention
+from electra_jax.models import attention, dropout, fused
+from electra_jax.models.kernels import mosaic_attention, triton_attention, triton_rows
 
 SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
 
@@ -186,14 +187,14 @@ def test_the_backward_pass_drops_the_same_elements():
                                                     ("triton", "bfloat16", "triton"),
                                                     ("mosaic", "bfloat16", "mosaic")))
 def test_no_kernel_is_chosen_on_cpu(kernels, dtype, chosen):
-  assert gpu_rows.choose(kernels, dtype) == chosen
+  assert triton_rows.choose(kernels, dtype) == chosen
 
 
 @pytest.mark.parametrize("length, fits", ((128, True), (512, True), (64, True), (16, True), (8, False), (96, False),
                                           (384, True), (200, False)))
 def test_lengths_that_the_attention_kernels_take(length, fits):
-  assert gpu_attention.fits("triton", (1, length, 2, 3, 64)) is fits
-  assert not gpu_attention.fits("xla", (1, length, 2, 3, 64))
+  assert triton_attention.fits("triton", (1, length, 2, 3, 64)) is fits
+  assert not triton_attention.fits("xla", (1, length, 2, 3, 64))
 
 
 @pytest.mark.parametrize("kernels", ("triton", "mosaic"))

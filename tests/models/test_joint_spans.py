@@ -11,10 +11,11 @@ import pytest
 from configs import bert_small
 from electra_jax import config as config_lib
 from electra_jax import sharding
+from electra_jax.finetuning import losses
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.models.joint_spans import JointSpanHead
 from electra_jax.optim import decay_mask
-from electra_jax.tasks import joint_spans, losses
+from electra_jax.tasks import joint_spans
 
 LENGTH, HIDDEN, MAX_ANSWER = 9, 16, 3
 MASK = np.array([[1] * 9, [1] * 7 + [0] * 2, [1] * 8 + [0]], bool)

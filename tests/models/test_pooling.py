@@ -8,7 +8,7 @@ import numpy as np
 
 from configs import bert_small
 from electra_jax import config as config_lib
-from electra_jax import pretrained
+from electra_jax.finetuning import pretrained
 from electra_jax.models import heads
 from electra_jax.models.bert import Bert, make_transformer_config
 

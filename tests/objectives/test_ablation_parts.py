@@ -17,7 +17,7 @@ from electra_jax.objectives import (
   electra_15,
   generators,
   losses,
-  networks,
+  predictors,
   rtd,
   sampling,
 )
@@ -179,7 +179,7 @@ def test_policy_gradient_through_both_networks_equals_enumeration(monkeypatch):
   arguments = dict(transformer=transformer, rtd_weight=0.0, baseline_weight=0.0, weight_tying="none")
   objective = make("adversarial", **arguments)
   params = initialise(objective, batch, scale=0.2)  # far from uniform
-  network = networks._electra(transformer, GENERATOR, FrozenConfigDict(dict(weight_tying="none")))
+  network = predictors._electra(transformer, GENERATOR, FrozenConfigDict(dict(weight_tying="none")))
 
   @functools.partial(jax.jit, compiler_options=FAST_TO_COMPILE)
   def enumerated(params):

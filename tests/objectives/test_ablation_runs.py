@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from configs import ablations, common
-from electra_jax import checkpoints, inputs, metrics, objectives, optim, pretrain
 from electra_jax import config as config_lib
+from electra_jax import metrics, objectives, optim, pretrain
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.train_state import TrainState
+from electra_jax.training import checkpoints, inputs
 from electra_jax.training import step as step_lib
+from electra_jax.training.train_state import TrainState
 from tests.objectives.ablation_rows import COUNTS, initialise
 from tests.objectives.test_objectives import FAST_TO_COMPILE, make_batch
 

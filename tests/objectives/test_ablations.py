@@ -12,8 +12,8 @@ from ml_collections import FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax import config_rules, flops, metrics, sharding
 from electra_jax.errors import UserError
-from electra_jax.objectives import generators, networks, sampling, table
-from electra_jax.train_state import count_parameters
+from electra_jax.objectives import generators, predictors, sampling, table
+from electra_jax.training.train_state import count_parameters
 from tests.objectives.ablation_rows import EQUAL, LN2, LN100, ROWS, init, run
 from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, moved, value_and_gradients
 
@@ -22,7 +22,7 @@ IN_BFLOAT16 = ("replace_mlm", "all_tokens_mlm", "contrastive", "adversarial")  #
 
 def test_every_table_has_every_objective():
   names = set(table.ROWS)
-  assert {row.predictor for row in table.ROWS.values()} == set(networks.PREDICTORS)
+  assert {row.predictor for row in table.ROWS.values()} == set(predictors.PREDICTORS)
   assert {head for row in table.ROWS.values() for heads in row.networks.values() for head in heads} == set(flops.HEADS)
   assert set(generators.GENERATORS) == set(config_rules.CHOICES["generator.kind"])
   assert names == {row[0] for row in ROWS.values()} | {"rtd", "mlm", "mlm_nsp"}  # tested beside this file
@@ -102,7 +102,7 @@ def numpy_losses(row, monkeypatch):
 def test_replace_mlm_by_hand(monkeypatch):
   """Cross-entropy of the originals at the masked positions, of an encoder that reads the draws."""
   pairs, batch, params, corrupted = numpy_losses("replace_mlm", monkeypatch)
-  encoder = networks.Encoder("encoder", TRANSFORMER, ("mlm_head",))
+  encoder = predictors.Encoder("encoder", TRANSFORMER, ("mlm_head",))
   logits = np.asarray(encoder.apply(params, "mlm_logits", batch, corrupted), np.float64)
   expected = 0.0
   for i, slot in np.argwhere(np.asarray(batch["masked_weights"])):
@@ -113,7 +113,7 @@ def test_replace_mlm_by_hand(monkeypatch):
 def test_contrastive_by_hand(monkeypatch):
   """Binary cross-entropy of "some token differs" from [CLS]; rows of drawn originals count as unchanged."""
   pairs, batch, params, corrupted = numpy_losses("contrastive", monkeypatch)
-  encoder = networks.Encoder("discriminator", TRANSFORMER, ("rtd_head", "sentence_head"))
+  encoder = predictors.Encoder("discriminator", TRANSFORMER, ("rtd_head", "sentence_head"))
   hidden = encoder.apply(params, "encode", batch, corrupted)
   head = params["discriminator"]["sentence_head"]
   x = np.asarray(hidden[:, 0], np.float64) @ head["dense"]["kernel"] + head["dense"]["bias"]
@@ -154,7 +154,7 @@ ANSWERS = {  # row -> does it fill masks, does it judge words?
 def test_networks_for_prediction(row):
   name, arguments, *_ = ROWS[row]
   config = FrozenConfigDict(dict(name=name, weight_tying=arguments.get("weight_tying", "token_embeddings")))
-  network = networks.make(TRANSFORMER, arguments.get("generator", GENERATOR), config)
+  network = predictors.make(TRANSFORMER, arguments.get("generator", GENERATOR), config)
   assert (network.mlm_logits is not None, network.rtd_logits is not None) == ANSWERS[row]
   batch = make_batch()
   if network.mlm_logits:
@@ -166,7 +166,7 @@ def test_networks_for_prediction(row):
 def test_the_copy_gate_judges_as_a_discriminator_does():
   """What it would copy is original: its logit with the sign turned."""
   config = FrozenConfigDict(dict(name="all_tokens_mlm", weight_tying="token_embeddings"))
-  network, batch, params = networks.make(TRANSFORMER, GENERATOR, config), make_batch(), init("all_tokens_mlm")
+  network, batch, params = predictors.make(TRANSFORMER, GENERATOR, config), make_batch(), init("all_tokens_mlm")
   sure = params["encoder"] | {"copy_head": {"output": {"kernel": jnp.zeros((32, 1)), "bias": jnp.array([7.0])}}}
   assert (network.rtd_logits(params | {"encoder": sure}, batch, batch["input_ids"]) == -7).all()
 

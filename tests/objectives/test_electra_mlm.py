@@ -7,7 +7,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from electra_jax.objectives import electra_mlm
-from electra_jax.objectives.networks import Network
+from electra_jax.objectives.predictors import Network
 
 VOCAB, LENGTH = 6, 4
 TRUE_IDS = np.array([[1, 2, 3, 4], [5, 4, 3, 2]], np.int32)

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from electra_jax import norms, optim, sharding
-from electra_jax.optim import lamb
+from electra_jax import optim, sharding
+from electra_jax.optim import lamb, norms
 
 
 def parameters(seed: int) -> dict:

@@ -13,7 +13,8 @@ from electra_jax import config as config_lib
 from electra_jax import tasks
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.tasks import ensembles, race, results, submissions
+from electra_jax.finetuning import ensembles, results, submissions
+from electra_jax.tasks import race
 from tests.tasks.test_race import write_race
 from tests.tasks.test_squad import Characters, outputs_for, squad_json
 

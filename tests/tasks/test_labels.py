@@ -9,7 +9,8 @@ from configs.finetune import own as recipes
 from electra_jax import config as config_lib
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import baselines, batches, features, glue, labels, losses
+from electra_jax.finetuning import losses
+from electra_jax.tasks import baselines, batches, features, glue, labels
 from tests.tasks.fake_tokenizer import Words
 from tests.tasks.test_tasks import OFFICIAL, config_of, write
 

@@ -10,7 +10,8 @@ import pytest
 from configs.finetune import glue as recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import losses, noun_phrases, pronouns
+from electra_jax.finetuning import losses
+from electra_jax.tasks import noun_phrases, pronouns
 from tests.tasks.fake_tokenizer import Words
 
 HEADER = "index\tsentence1\tsentence2\tlabel\n"

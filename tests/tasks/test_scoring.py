@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from electra_jax.tasks import ensembles, results, scoring
+from electra_jax.finetuning import ensembles, results
+from electra_jax.tasks import scoring
 
 ZERO, ONE = "0", "1"
 TABLE = [  # metrics, predictions, labels, values

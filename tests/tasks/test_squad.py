@@ -10,10 +10,11 @@ import pytest
 from configs import tiny
 from configs.finetune import squad as recipes
 from electra_jax import tasks
-from electra_jax.data import lines, tokenizers
+from electra_jax.data import tokenizers
+from electra_jax.data.sources import lines
 from electra_jax.errors import UserError
 from electra_jax.tasks import squad
-from electra_jax.tasks.contract import Example
+from electra_jax.tasks.base import Example
 from tests.tasks.fake_tokenizer import Words
 from tests.workdirs import TEXT
 

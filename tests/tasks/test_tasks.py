@@ -10,8 +10,9 @@ from configs.finetune import glue as recipes
 from configs.finetune import own as own_recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import batches, features, glue, losses, ranking, sentences
-from electra_jax.tasks.contract import Example
+from electra_jax.finetuning import losses
+from electra_jax.tasks import batches, features, glue, ranking, sequences
+from electra_jax.tasks.base import Example
 from tests.tasks.fake_tokenizer import Words
 
 # task -> (file of the training split, header and one line, the texts, the label)
@@ -82,7 +83,7 @@ def test_tags_stand_at_the_first_piece_of_each_word(tmp_path):
   assert batch["tags"][0].tolist() == [-1, 0, -1, 1, 1, -1, -1, -1] and batch["row_weight"].tolist() == [1, 1, 0]
   logits = np.zeros((2, 8, 2), np.float32)
   logits[:, 1, 0] = 1
-  assert sentences.decode_tags({"tagging_head": logits}, [feature, cut], [example, example], task.label_names) == [
+  assert sequences.decode_tags({"tagging_head": logits}, [feature, cut], [example, example], task.label_names) == [
     ("B-LOC", "B-LOC", "B-LOC"), ("B-LOC", "O", "O")]  # words that were cut off are no entities
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from configs import base
-from electra_jax import checkpoints, inference
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import checkpoints as tool
+from electra_jax.training import checkpoints
 from tests.workdirs import make_workdir
 
 
@@ -73,8 +74,8 @@ def test_average_is_the_mean_and_answers(workdir, given, tmp_path):
   old, new, mean = (tool.load(path).params for path in (f"{workdir}/checkpoints/20", workdir, out))
   for name, value in mean.items():
     np.testing.assert_array_equal(value, ((old[name].astype(np.float64) + new[name]) / 2).astype(np.float32))
-  run = inference.load(out)
-  assert run.step == 40 and inference.fill_mask(run, ["the [MASK] sat"], top_k=1)[0][0]
+  run = pretraining_heads.load(out)
+  assert run.step == 40 and pretraining_heads.fill_mask(run, ["the [MASK] sat"], top_k=1)[0][0]
   assert json.loads((tmp_path / "mean/config.json").read_text())["average_of"]["steps"] == [20, 40]
   wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), run.params)
   assert checkpoints.load_params(out, wanted)[0] == 40  # as checkpoint.init_from reads it

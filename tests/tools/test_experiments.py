@@ -19,16 +19,18 @@ import pytest
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs.finetune import glue as glue_recipe
-from electra_jax import checkpoints, flops, metrics, pretrain, recipes
 from electra_jax import config as config_lib
+from electra_jax import flops, metrics, pretrain, recipes
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.tasks import glue, results, scoring
+from electra_jax.finetuning import results
+from electra_jax.tasks import glue, scoring
 from electra_jax.tools import appendix_e
 from electra_jax.tools.experiments import __main__ as command
 from electra_jax.tools.experiments import finetuning, probe, processes, records, report, rows, runs
 from electra_jax.tools.experiments import results as figures
 from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
+from electra_jax.training import checkpoints
 from tests.conftest import ROOT
 from tests.objectives.test_ablation_runs import write_corpus
 

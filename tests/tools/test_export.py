@@ -13,16 +13,19 @@ import transformers
 from flax import serialization
 
 from configs import base, bert_original_base, bert_small, roberta_base, tiny
-from electra_jax import checkpoints, inference, metrics, pretrained, published, sharding
 from electra_jax import config as config_lib
+from electra_jax import metrics, sharding
 from electra_jax.data import sentences, tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import hf, hf_config
+from electra_jax.exchange import hf, hf_config, published
+from electra_jax.finetuning import pretrained
+from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tasks import HEADS
 from electra_jax.tools import export, import_weights
 from electra_jax.tools.predict_tasks import TASKS
-from electra_jax.train_state import TrainState
+from electra_jax.training import checkpoints
+from electra_jax.training.train_state import TrainState
 from tests.workdirs import TEXT, save_random_params
 
 RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
@@ -94,15 +97,15 @@ def test_there_and_back_is_bitwise(workdir_of, tmp_path, name):
   start = import_weights.import_weights(str(tmp_path / "again"), given_of(name), str(tmp_path / "imported"))
   assert not start.fresh and not start.unused
   before, after = params_of(workdir), params_of(str(tmp_path / "imported"))
-  num_tokens = inference.load(workdir).tokenizer.vocab_size
+  num_tokens = pretraining_heads.load(workdir).tokenizer.vocab_size
   assert before.keys() == after.keys()
   for path, value in before.items():
     rows = slice(num_tokens) if path.endswith(("token/embedding", "mlm_head/output_bias")) else ...
     np.testing.assert_array_equal(after[path][rows], value[rows], err_msg=path)
   record = json.loads((tmp_path / "imported/config.json").read_text())
   assert record["imported"]["weights"] == str(tmp_path / "again")
-  run = inference.load(str(tmp_path / "imported"))  # a run like any other
-  assert run.step == 0 and run.tokenizer.fingerprint == inference.load(workdir).tokenizer.fingerprint
+  run = pretraining_heads.load(str(tmp_path / "imported"))  # a run like any other
+  assert run.step == 0 and run.tokenizer.fingerprint == pretraining_heads.load(workdir).tokenizer.fingerprint
 
 
 def test_vocabulary_is_cut_and_card_is_complete(workdir_of, tmp_path):
@@ -115,7 +118,7 @@ def test_vocabulary_is_cut_and_card_is_complete(workdir_of, tmp_path):
   folder = tmp_path / "out/discriminator"
   config = json.loads((folder / "config.json").read_text())
   table = safetensors.numpy.load_file(folder / "model.safetensors")["electra.embeddings.word_embeddings.weight"]
-  assert len(table) == config["vocab_size"] == inference.load(workdir).tokenizer.vocab_size < 400
+  assert len(table) == config["vocab_size"] == pretraining_heads.load(workdir).tokenizer.vocab_size < 400
   card = (folder / "README.md").read_text()
   for part in ("ElectraForPreTraining", "`pydoc:`", "7 of 40", "FLOPs", "| rtd/auc | 0.73 |", "library_name"):
     assert part in card, part
@@ -171,14 +174,14 @@ def test_starting_from_a_folder(workdir_of, tmp_path):
   """checkpoint.init_from: the folder itself; other vocabularies are refused, a missing one is said."""
   workdir = workdir_of("electra")
   export.export(workdir, str(tmp_path / "out"))
-  run = inference.load(workdir)
+  run = pretraining_heads.load(workdir)
   zeros = jax.tree.map(jnp.zeros_like, run.params)
   params, said = published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)
   assert published.is_published(str(tmp_path / "out")) and not published.is_published(workdir)
   assert said == f"Starting from the published weights in {tmp_path / 'out'}."
   np.testing.assert_array_equal(params["generator"]["mlm_head"]["dense"]["kernel"],
                                 run.params["generator"]["mlm_head"]["dense"]["kernel"])
-  other = inference.load(workdir_of("roberta")).tokenizer
+  other = pretraining_heads.load(workdir_of("roberta")).tokenizer
   with pytest.raises(UserError, match="another vocabulary than the published weights"):
     published.start_params(str(tmp_path / "out"), zeros, other)
   for part in ("discriminator", "generator"):
@@ -245,7 +248,7 @@ def test_fine_tuned_heads(tmp_path, name):
     assert theirs.config.id2label == dict(enumerate(labels))
   assert "fine-tuned on own_classification" in (tmp_path / "out/README.md").read_text()
   task, item = QUESTIONS[head]
-  before, after = (TASKS[task].record(TASKS[task].answer(inference.load(str(folder)), [item])[0])
+  before, after = (TASKS[task].record(TASKS[task].answer(pretraining_heads.load(str(folder)), [item])[0])
                    for folder in (workdir, tmp_path / "out"))  # tools/predict, of the run and of its export
   assert before.keys() == after.keys()
   for key in before.keys() & {"label", "choice", "answer"}:
@@ -296,7 +299,7 @@ def test_an_export_answers_as_its_run_does(workdir_of, tmp_path):
   """tools/predict of a workdir and of what was exported from it: masks, replaced words, vectors."""
   workdir = workdir_of("electra")
   export.export(workdir, str(tmp_path / "out"))
-  runs = inference.load(workdir), inference.load(str(tmp_path / "out"))
+  runs = pretraining_heads.load(workdir), pretraining_heads.load(str(tmp_path / "out"))
   for task, item in (("auto", {"text": "the [MASK] sat"}), ("embed", {"text": "the wet dog"})):
     before, after = (TASKS[task].record(TASKS[task].answer(run, [item], top_k=3)[0]) for run in runs)
     assert before.keys() == after.keys()
@@ -314,8 +317,8 @@ def test_encoded_texts_give_the_same_logits(workdir_of, tmp_path):
 
   workdir = workdir_of("electra")
   export.export(workdir, str(tmp_path / "out"))
-  run, text = inference.load(workdir), "the wet dog."
-  batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [sentences.encode(run.tokenizer, text, 16)]))
+  run, text = pretraining_heads.load(workdir), "the wet dog."
+  batch = jax.tree.map(jnp.asarray, pretraining_heads.make_batch(run, [sentences.encode(run.tokenizer, text, 16)]))
   ours = np.asarray(jax.jit(run.network.rtd_logits)(run.params, batch, batch["input_ids"]))
   folder = tmp_path / "out/discriminator"
   model = transformers.AutoModelForPreTraining.from_pretrained(folder)

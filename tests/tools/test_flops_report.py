@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from electra_jax import flops_tables
 from electra_jax.errors import UserError
-from electra_jax.tools import flops_report
+from electra_jax.tools import flops_report, flops_tables
 from tests.conftest import ROOT
 
 ROWS = {row["name"]: row for row in (row.as_dict() for row in flops_tables.rows())}

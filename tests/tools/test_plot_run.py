@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from electra_jax import figures
+from electra_jax import plotting
 from electra_jax.errors import UserError
 from electra_jax.tools import plot_run
 
@@ -30,7 +30,7 @@ def mlm_rows():
 def panels(monkeypatch, workdirs, out, **options):
   """{title: {label: number of points}} of what is drawn."""
   drawn = {}
-  save = figures.save
+  save = plotting.save
 
   def record(figure, path):
     drawn.update({axes.get_title(): {line.get_label(): len(line.get_xdata()) for line in axes.lines}
@@ -38,7 +38,7 @@ def panels(monkeypatch, workdirs, out, **options):
     assert all(axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes)
     save(figure, path)
 
-  monkeypatch.setattr(figures, "save", record)
+  monkeypatch.setattr(plotting, "save", record)
   assert plot_run.plot_runs(workdirs, str(out), **options) == str(out)
   assert out.read_bytes()[:4] == b"\x89PNG"
   return drawn
@@ -64,7 +64,7 @@ def test_runs_overlaid_and_panels_without_data_left_out(tmp_path, monkeypatch):
 
 def test_with_several_runs_the_key_names_runs_by_colour_and_curves_by_line(tmp_path, monkeypatch):
   keys = {}
-  monkeypatch.setattr(figures, "save", lambda figure, path: keys.update(
+  monkeypatch.setattr(plotting, "save", lambda figure, path: keys.update(
     {axes.get_title(): [text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes}))
   plot_run.plot_runs([write_run(tmp_path / "one", electra_rows()), write_run(tmp_path / "two", mlm_rows())], "c.png")
   assert keys["Masked language model: loss"] == ["one", "two", "training", "held-out",

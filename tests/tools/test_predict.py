@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from configs import base
-from electra_jax import inference
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict, predict_screen
 from electra_jax.tools.predict_tasks import TASKS, ask
 from tests.conftest import ROOT
@@ -29,7 +29,7 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(workdir):
-  return inference.load(workdir)
+  return pretraining_heads.load(workdir)
 
 
 def command(*arguments, **environment):
@@ -70,7 +70,7 @@ def test_command_tells_mistakes_in_four_lines(arguments, said):
 def shown(run, texts, threshold, **options):
   screen = io.StringIO()
   console = Console(file=screen, highlight=False, force_terminal=True, color_system="standard", width=80)
-  predict_screen.show(inference.answer(run, texts, **options), predict_screen.Screen(console, threshold))
+  predict_screen.show(pretraining_heads.answer(run, texts, **options), predict_screen.Screen(console, threshold))
   return screen.getvalue()
 
 
@@ -85,7 +85,7 @@ def test_colours_take_the_place_of_brackets(run, monkeypatch):
 def test_both_networks_together_rank_beside_the_generator(run):
   """Appendix E: the same 100 candidates in another order; a lone mask's p_data is D p_G / (a (1 - D) + p_G)."""
   text = "the cat sat on the [MASK]"
-  (one,) = inference.answer(run, [text], top_k=100, with_combined=True)
+  (one,) = pretraining_heads.answer(run, [text], top_k=100, with_combined=True)
   (alone,), (together,) = one.candidates, one.combined
   assert {c.token_id for c in alone} == {c.token_id for c in together} and len(together) == 100
   assert sorted(together, key=lambda c: -c.probability) == together
@@ -93,7 +93,7 @@ def test_both_networks_together_rank_beside_the_generator(run):
   p_g = next(c.probability for c in alone if c.token_id == best.token_id)
   ids = list(one.sentence.ids)
   ids[one.sentence.masks[0]] = best.token_id
-  judged = inference.detect_replaced(run, [one.sentence._replace(ids=ids)])[0]
+  judged = pretraining_heads.detect_replaced(run, [one.sentence._replace(ids=ids)])[0]
   d = 1 - judged[list(one.sentence.ordinary).index(one.sentence.masks[0])].probability
   # fill_mask leaves p_G of special tokens out of the candidates, but not out of the softmax
   assert best.probability == pytest.approx(d * p_g / (a * (1 - d) + p_g), rel=0.05)
@@ -158,7 +158,7 @@ def test_embeddings_are_means_of_the_encoder_and_keep_their_order(run, tmp_path)
     rows = [json.loads(line) for line in file]
   assert [row["text"] for row in rows] == TEXT
   for text, row in zip(TEXT, rows):
-    batch = jax.tree.map(jnp.asarray, inference.make_batch(run, [inference.encode(run, text)]))
+    batch = jax.tree.map(jnp.asarray, pretraining_heads.make_batch(run, [pretraining_heads.encode(run, text)]))
     hidden = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
     np.testing.assert_allclose(row["embedding"], hidden[batch["attention_mask"][0]].mean(axis=0), atol=1e-5)
   (first,) = embed.answer(run, [{"text": text}], pooling="cls")

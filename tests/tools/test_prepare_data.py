@@ -2,7 +2,7 @@
 
 from configs import common
 from electra_jax import config as config_lib
-from electra_jax.data import manifest
+from electra_jax.data.shards import manifest
 from electra_jax.tools import prepare_data
 
 

@@ -11,7 +11,7 @@ from configs import base, bert_base, tiny
 from configs.finetune import glue, own
 from electra_jax import config as config_lib
 from electra_jax.errors import UserError
-from electra_jax.tasks import results
+from electra_jax.finetuning import results
 from electra_jax.tools import report, report_recipe
 from tests.tools.test_plot_run import electra_rows
 from tests.workdirs import make_workdir

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from configs import base, bert_small
 from electra_jax import config as config_lib
-from electra_jax import inference
 from electra_jax.data import pipeline, shards, tokenizers
+from electra_jax.inference import pretraining_heads
 from electra_jax.tools import prepare_data, show_batch
 from tests.workdirs import make_workdir
 
@@ -64,10 +64,11 @@ def test_corrupted_line_comes_from_the_newest_generator(tmp_path_factory):
   config, screen = config_lib.load(workdir), io.StringIO()
   console = Console(file=screen)
   corrupt = show_batch.make_corrupt(workdir, config, 0, console)
-  run = inference.load(workdir)
-  batch = inference.mask(run, inference.make_batch(run, [inference.encode(run, text) for text in TEXT]))
+  run = pretraining_heads.load(workdir)
+  rows = [pretraining_heads.encode(run, text) for text in TEXT]
+  batch = pretraining_heads.mask(run, pretraining_heads.make_batch(run, rows))
   assert "generator of step 40" in screen.getvalue()
-  np.testing.assert_array_equal(corrupt(batch), inference.corrupt(run, batch))
+  np.testing.assert_array_equal(corrupt(batch), pretraining_heads.corrupt(run, batch))
   assert show_batch.make_corrupt(None, config, 0, console) is None and (
       "Without --workdir there is no checkpoint" in screen.getvalue())
   assert show_batch.make_corrupt(workdir, config_lib.resolve(bert_small.get_config("tiny")), 0, console) is None

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from configs import base, common, small
-from electra_jax import checkpoints, objectives, pretrain
 from electra_jax import config as config_lib
+from electra_jax import objectives, pretrain
+from electra_jax.training import checkpoints
 from tests import fake_objective
 from tests.small_runs import Place, contents
 from tests.test_configs import ABLATIONS, RECIPES, recipe

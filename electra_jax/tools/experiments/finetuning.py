@@ -13,8 +13,9 @@ from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import recipes, tasks
-from electra_jax.tasks import ensembles, glue, results, scoring, submissions
-from electra_jax.tasks.tables import percent
+from electra_jax.finetuning import ensembles, results, submissions
+from electra_jax.tasks import glue, scoring
+from electra_jax.tasks.scoring import percent
 from electra_jax.tools.experiments.processes import Failed, Running
 
 FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1

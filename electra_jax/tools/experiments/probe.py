@@ -19,14 +19,17 @@ import numpy as np
 from absl import flags
 from jaxtyping import Float
 
-from electra_jax import checkpoints, inference, objectives
 from electra_jax import main as main_lib
-from electra_jax.data import corpus, shards
+from electra_jax import objectives
+from electra_jax.data import shards
 from electra_jax.data.sentences import Sentence
+from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
+from electra_jax.finetuning.results import write_json
+from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.tasks.results import write_json
 from electra_jax.tools.experiments.results import PROBE_FILE, read_probe
+from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
 RIDGE = 0.01  # of the number of pairs: keeps thousands of features from remembering them
@@ -45,7 +48,7 @@ class Score(NamedTuple):
   error: float
 
 
-def measure(run: inference.Run, workdir: str) -> Score:
+def measure(run: pretraining_heads.Run, workdir: str) -> Score:
   """Accuracy of a frozen-encoder classifier: is the second half the first one's own, or another example's?
 
   Raises:
@@ -62,7 +65,7 @@ def measure(run: inference.Run, workdir: str) -> Score:
   tokenizer = run.tokenizer
   halves = [Sentence("", [tokenizer.cls_id, *half.tolist(), tokenizer.sep_id], [], [])
             for pair in split_examples(ids, num_tokens, tokenizer.special_ids) for half in pair]
-  vectors = np.stack(inference.embed(run, halves, "mean"))
+  vectors = np.stack(pretraining_heads.embed(run, halves, "mean"))
   return classify(vectors[0::2], vectors[1::2])
 
 
@@ -99,7 +102,7 @@ def _pairs(first, second):
   return np.concatenate([u, v, abs(u - v), u * v], axis=1), np.repeat([1.0, -1.0], len(first))
 
 
-def untrained(run: inference.Run) -> inference.Run:
+def untrained(run: pretraining_heads.Run) -> pretraining_heads.Run:
   """The same run with the parameters of its initialisation: what the probe finds without any training."""
   config = run.config
   transformer = make_transformer_config(config.model, num_tokens=run.tokenizer.vocab_size, dtype="float32")
@@ -118,7 +121,7 @@ def probe(workdir: str) -> dict[int, list[float]]:
   points, steps = read_probe(workdir), checkpoints.saved_steps(workdir)
   for step in (0, *steps):
     if step not in points:
-      run = inference.load(workdir, step or steps[-1])
+      run = pretraining_heads.load(workdir, step or steps[-1])
       points[step] = list(measure(run if step else untrained(run), workdir))
       print(f"step {step:,}: {points[step][0]:.4f} ± {points[step][1]:.4f}", flush=True)
       write_json(os.path.join(workdir, PROBE_FILE), points)

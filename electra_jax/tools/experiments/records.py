@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from electra_jax.errors import UserError
-from electra_jax.tasks.results import write_json
+from electra_jax.finetuning.results import write_json
 from electra_jax.tools.experiments import results, rows
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.rows import Budget, Planned, Table

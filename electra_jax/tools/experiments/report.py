@@ -9,7 +9,7 @@ from typing import NamedTuple
 import scipy.stats
 
 from electra_jax import config as config_lib
-from electra_jax import figures, flops, metrics
+from electra_jax import flops, metrics, plotting
 from electra_jax.objectives.table import ROWS as OBJECTIVES
 from electra_jax.tasks import glue
 from electra_jax.tools.experiments.results import read_probe
@@ -185,8 +185,8 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
   if not curves and not has_glue:
     return False
   panels = len(curves) + has_glue
-  figure = figures.new(6.0 * panels, 4.2)
-  colours = {row.model.name: figures.COLOURS[i % len(figures.COLOURS)] for i, (row, *_) in enumerate(by_model(rows))}
+  figure = plotting.new(6.0 * panels, 4.2)
+  colours = {row.model.name: plotting.COLOURS[i % len(plotting.COLOURS)] for i, (row, *_) in enumerate(by_model(rows))}
   for number, (title, lines) in enumerate(curves.items(), 1):
     axes, named = figure.add_subplot(1, panels, number), set()
     for model, owner, x, y in lines:
@@ -194,7 +194,7 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
       axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=label)
       named.add(model)
     axes.set(title=title, xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
-    figures.finish(axes)
+    plotting.finish(axes)
   if has_glue:
     axes = figure.add_subplot(1, panels, panels)
     names = [name for name in (*of.tasks, AVERAGE) if any(name in own for own in glue_of.values())]
@@ -205,9 +205,9 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
                     fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
     axes.set(title="GLUE dev, percent", xticks=range(len(names)))
     axes.set_xticklabels([TITLES[name] for name in names], rotation=30)
-    figures.finish(axes)
+    plotting.finish(axes)
   os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
-  figures.save(figure, out)
+  plotting.save(figure, out)
   return True
 
 

@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from electra_jax import config as config_lib
-from electra_jax import flops, metrics, workdir
+from electra_jax import flops, metrics
 from electra_jax.errors import UserError
+from electra_jax.finetuning.results import read_json
 from electra_jax.tasks import glue, scoring
-from electra_jax.tasks.results import read_json
 from electra_jax.tools.experiments import finetuning
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, tables
+from electra_jax.training import workdir
 
 PROBE_FILE = "probe.json"  # in a workdir: step -> [accuracy, standard error], step 0 before any training
 

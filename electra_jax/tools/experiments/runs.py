@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from electra_jax import checkpoints, metrics, recipes
 from electra_jax import config as config_lib
-from electra_jax.data import corpus, shards, tokenizers
+from electra_jax import metrics, recipes
+from electra_jax.data import shards, tokenizers
+from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
 from electra_jax.tools.experiments import finetuning, results
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.processes import Failed, Running
 from electra_jax.tools.experiments.rows import Planned
+from electra_jax.training import checkpoints
 
 # Keys of data that leave the packed examples alone; another text in the same folder is refused by the run itself.
 NOT_IN_SHARDS = ("path", "masking", "reader", "prefetch_batches", "num_workers", "batch_unit", "shards_path")

@@ -1,0 +1,1 @@
+"""Sources of text and tables: files of every form, TFDS, Hugging Face data sets, the embedded corpus."""

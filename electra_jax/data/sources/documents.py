@@ -1,0 +1,313 @@
+"""Sources of documents: text, JSON lines, CSV, TSV, Parquet, directories, globs, TFDS, Python's own documentation.
+
+A document is a list of paragraphs. Packing never joins paragraphs of two documents without a separator, and the
+held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
+
+Everything streams: one chunk, one line and one document of at most `MAX_DOCUMENT_CHARACTERS` are in memory.
+"""
+
+import functools
+import hashlib
+import itertools
+import os
+import re
+import socket
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus
+from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
+from electra_jax.data.sources.lines import COMPRESSIONS, read_lines
+from electra_jax.data.sources.records import Reading, paragraphs, read_json, read_jsonl, read_parquet, read_table
+from electra_jax.errors import UserError, named
+
+Document = list[str]  # paragraphs, stripped, none empty
+
+# A longer text document goes on as a new one, so that memory is bounded for a file without blank lines.
+MAX_DOCUMENT_CHARACTERS = 1 << 20
+
+# "path*3", "path * 0.5": how often each document of a source is read.
+_WEIGHTED = re.compile(r"(?P<path>.*[^*/\s])\s*\*\s*(?P<weight>\d+(\.\d+)?)")
+
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # between sources, not within the brackets of a glob
+
+# tfds:NAME[:SPLIT]; a name may end in a version: wiki40b/en:1.3.0
+_TFDS = re.compile(r"tfds:(?P<name>[^:]+(:[\d*]+(\.[\d*]+)*)?)(:(?P<split>.+))?")
+
+
+class Part(list):
+  """A document that is a further part of the one before it. For NSP the two are no different documents."""
+
+
+def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, text_format: str = "auto",
+                   on_bad_record: str = "error", tfds_dir: str = "",
+                   skipped: Counter[str] | None = None) -> Iterator[Document]:
+  """The documents of a corpus, in an order that does not depend on the file system.
+
+  A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
+  `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
+  JSON lines, JSON arrays, CSV, TSV and Parquet hold one document per record; in text a blank line starts a new document
+  and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its
+  name or its first bytes (`forms`); one that is none of these, such as markup or an archive, is an error.
+
+  A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
+  weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
+  Several sources take turns, document by document, until each is at its end. Weights count in both splits. (A glob that
+  ends in a star and a number is written `*[2]`.)
+
+  Args:
+    path: `config.data.path`.
+    text_field: the field of a record that holds the document.
+    text_format: "auto", or the form that every file is read as: a row of FORMATS.
+    max_documents: stop after so many; 0 = all.
+    on_bad_record: "error", or "skip" for records without text; broken files are always an error.
+    tfds_dir: where TFDS keeps its data sets; "" = its default.
+    skipped: counts the skipped records, by reason.
+
+  Raises:
+    UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
+      that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
+  """
+  reading = Reading(text_field, text_format, on_bad_record, tfds_dir, Counter() if skipped is None else skipped)
+  streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
+  documents = streams[0] if len(streams) == 1 else _take_turns(streams)
+  return itertools.islice(documents, max_documents or None)
+
+
+def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Document]:
+  """`read_documents` as the config.data branch says."""
+  return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
+                        text_format=config_data.text_format, on_bad_record=config_data.on_bad_record,
+                        tfds_dir=config_data.tfds_dir)
+
+
+def parse_path(path: str) -> list[tuple[str, float]]:
+  """(source, weight) of each part of `config.data.path`. A path that exists as it stands is taken as it stands.
+
+  >>> parse_path("a.jsonl*2, b/**, c.txt * 0.5")
+  [('a.jsonl', 2.0), ('b/**', 1.0), ('c.txt', 0.5)]
+
+  Raises:
+    UserError: a part is empty or its weight is 0.
+  """
+  folder = os.path.dirname(re.split(r"[*?\[]", path)[0])  # of a glob
+  if os.path.lexists(os.path.expanduser(path)) or not path.strip() or ("," in folder and os.path.isdir(folder)):
+    return [(path, 1.0)]
+  found = []
+  for part in map(str.strip, _COMMA.split(path)):
+    weighted = _WEIGHTED.fullmatch(part)
+    source, weight = (weighted["path"], float(weighted["weight"])) if weighted else (part, 1.0)
+    if os.path.lexists(os.path.expanduser(part)):
+      source, weight = part, 1.0
+    if not source or not weight:
+      raise UserError("A part of data.path is empty or has the weight 0", got=f"{part!r} in {path!r}",
+                      allowed="sources with a weight above 0, separated by commas: a.jsonl*2,b/**",
+                      fix="leave that part out; a glob that ends in a star and a number is written *[2]")
+    found.append((source, weight))
+  return found
+
+
+def corpus_bytes(path: str) -> int | None:
+  """Bytes to read, for a progress bar's ETA; None where only reading tells: compressed files, Parquet, TFDS, pydoc."""
+  total = 0.0
+  for source, weight in parse_path(path):
+    if source.startswith((*SOURCES, *REMOTE_PREFIXES)):
+      return None
+    files = find_files(source)
+    if any(file.lower().endswith((".parquet", *COMPRESSIONS)) for file in files):
+      return None
+    total += weight * sum(map(os.path.getsize, files))
+  return round(total)
+
+
+def is_heldout(document: Document, heldout_share: float) -> bool:
+  """Whether a document is kept for evaluation: a keyed hash of its text, so reading order does not matter.
+
+  >>> is_heldout(["Any text."], 0.0), is_heldout(["Any text."], 1.0)
+  (False, True)
+  """
+  return _is_chosen(document, heldout_share, b"electra_jax held-out split")
+
+
+def _is_chosen(document: Document, share: float, key: bytes) -> bool:
+  digest = hashlib.blake2b(key=key, digest_size=8)
+  for paragraph in document:
+    digest.update(paragraph.encode("utf-8") + b"\n")
+  return int.from_bytes(digest.digest(), "big") < share * 2**64
+
+
+def split_documents(documents: Iterable[Document], heldout_share: float) -> Iterator[tuple[str, Document]]:
+  """(split, document): held out where the hash of the text says so, and neither split is empty by chance.
+
+  If all of two or more documents fall into one split, the last goes to the other. A single document gives the tail of
+  its paragraphs. A share of 0, or one document of one paragraph, holds nothing out.
+
+  >>> [split for split, _ in split_documents([["a"], ["b"], ["c"]], heldout_share=1e-9)]
+  ['train', 'train', 'heldout']
+  >>> list(split_documents([["a", "b", "c", "d"]], heldout_share=0.25))
+  [('train', ['a', 'b', 'c']), ('heldout', ['d'])]
+  """
+  seen, last = set(), None
+  for document in documents:
+    if last is not None:
+      seen.add(last[0])
+      yield last
+    last = ("heldout" if is_heldout(document, heldout_share) else "train", document)
+  if last is None:
+    return
+  split, document = last
+  if not seen:
+    paragraphs = min(max(1, round(heldout_share * len(document))), len(document) - 1) if heldout_share > 0 else 0
+    yield "train", document[:len(document) - paragraphs]
+    if paragraphs:
+      yield "heldout", document[-paragraphs:]
+    return
+  if {split} == seen and (split == "heldout" or heldout_share > 0):
+    split = "train" if split == "heldout" else "heldout"
+  yield split, document
+
+
+def training_texts(config_data) -> Iterator[str]:
+  """The paragraphs that are not held out: what a new vocabulary is learnt from."""
+  documents = read_corpus(config_data)
+  for split, document in split_documents(documents, config_data.heldout_share):
+    if split == "train":
+      yield from document
+
+
+def _passes(source: str, weight: float, reading: Reading) -> Iterator[Document]:
+  """The documents of one source, as often as its weight says."""
+  read = next((function for prefix, function in SOURCES.items() if source.startswith(prefix)), _read_files)
+  whole, fraction = divmod(weight, 1)
+  passes = [read(source, reading) for _ in range(int(whole))]
+  if fraction:
+    passes.append(document for document in read(source, reading)
+                  if _is_chosen(document, fraction, b"electra_jax fraction of a source"))
+  return _not_empty(itertools.chain.from_iterable(passes), source)
+
+
+def _not_empty(documents: Iterator[Document], source: str) -> Iterator[Document]:
+  first = next(documents, None)
+  if first is None:
+    raise UserError("The corpus holds no document", got=f"data.path {source!r}: every file is empty or blank",
+                    allowed="text with at least one non-blank line", fix="check the files under this path")
+  yield first
+  yield from documents
+
+
+def _take_turns(streams: list[Iterator[Document]]) -> Iterator[Document]:
+  """One document of each stream after the other, with all of its parts, until every stream has ended."""
+  waiting = {stream: next(stream, None) for stream in streams}
+  while waiting:
+    for stream, document in list(waiting.items()):
+      while document is not None:
+        yield document
+        document = next(stream, None)
+        if not isinstance(document, Part):
+          break
+      waiting[stream] = document
+      if document is None:
+        del waiting[stream]
+
+
+# ---- files ----
+
+
+def _read_files(path: str, reading: Reading) -> Iterator[Document]:
+  files = find_files(path)
+  return (document for file in files for document in _read_file(file, reading))
+
+
+def _read_file(path: str, reading: Reading) -> Iterator[Document]:
+  form = reading.text_format if reading.text_format != "auto" else forms.recognise(path)
+  return FORMATS[form](path, reading)
+
+
+def _read_text(path: str, reading: Reading) -> Iterator[Document]:
+  document, size = [], 0
+  for _, line in read_lines(path):
+    paragraph = line.strip()
+    if document and (not paragraph or size + len(paragraph) > MAX_DOCUMENT_CHARACTERS):
+      yield document
+      document, size = Part() if paragraph else [], 0
+    if paragraph:
+      document.append(paragraph)
+      size += len(paragraph)
+  if document:
+    yield document
+
+
+# ---- TensorFlow Datasets ----
+
+
+def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
+  """`tfds:NAME[:SPLIT]`, by default the split train: one document a record, in the order of the files.
+
+  A data set that is not there yet is downloaded by TFDS.
+  """
+  def fault(got, fix, error=None):
+    return UserError("A TFDS data set cannot be read", got=f"{path}: {error or ''}{got}", fix=fix,
+                     allowed="tfds:NAME[:SPLIT], for example tfds:imdb_reviews:unsupervised or tfds:wiki40b/en")
+
+  spec = _TFDS.fullmatch(path)
+  if not spec:
+    raise fault("no name", "name a data set")
+  name, split, field = spec["name"], spec["split"] or "train", reading.text_field
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: no start-up notices
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as error:
+    raise fault(error, "pip install tensorflow-datasets tensorflow-cpu") from error
+  try:
+    builder = tfds.builder(name, data_dir=reading.tfds_dir or None)
+    if not builder.is_prepared() and _is_offline():
+      raise OSError("it is not on this machine, and there is no network")
+    builder.download_and_prepare()
+    features = builder.info.features
+    dataset = builder.as_dataset(
+      split=split, decoders=tfds.decode.PartialDecoding({field: True}) if field in features else None,
+      read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False))
+  except Exception as error:  # TFDS and TensorFlow raise dozens of types
+    raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
+                "check name, split, --config.data.tfds_dir and the network; or take your own text, "
+                "--config.data.path=/path/to/text, or the demo, --config=configs/tiny.py") from error
+  if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
+    raise fault(f'no text under "{field}"; its features are {named(sorted(features))}',
+                "name the one that holds the text: --config.data.text_field=...")
+  return _tfds_documents(tfds.as_numpy(dataset), path, reading)
+
+
+def _is_offline() -> bool:
+  """Whether TFDS's bucket has no address here: TFDS itself tries for minutes."""
+  if urllib.request.getproxies():
+    return False  # the proxy resolves names
+  try:
+    socket.getaddrinfo("storage.googleapis.com", 443)
+  except OSError:
+    return True
+  return False
+
+
+def _tfds_documents(records: Iterable[dict], path: str, reading: Reading) -> Iterator[Document]:
+  for number, record in enumerate(records, 1):
+    place, text = f"{path}: record {number}", record[reading.text_field]
+    try:
+      text = text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+      reading.skip(UserError("A TFDS record is not UTF-8", got=f"{place}: {error}", allowed="UTF-8 text",
+                             fix="--config.data.on_bad_record=skip passes over such records and counts them"))
+      continue
+    text = reading.text_of({reading.text_field: text}, place)
+    if document := paragraphs(text or ""):
+      yield document
+
+
+# path prefix -> (path, reading) -> documents. Every other path names files.
+SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
+  "pydoc:": pydoc_corpus.read, "tfds:": _read_tfds, "hf:": hf_datasets.read}
+
+# config.data.text_format, or what `forms.recognise` finds -> (path, reading) -> documents.
+FORMATS: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
+  "text": _read_text, "jsonl": read_jsonl, "json": read_json, "parquet": read_parquet,
+  "csv": functools.partial(read_table, kind="csv"), "tsv": functools.partial(read_table, kind="tsv")}

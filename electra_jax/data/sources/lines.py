@@ -1,0 +1,206 @@
+"""Lines of text files: unpacked (.gz, .zst), checked to be UTF-8 text, split at universal newlines.
+
+Everything streams: one chunk and one line are in memory. Errors name the file and the line or byte offset; behind a
+compressed file the offsets count unpacked bytes.
+"""
+
+import codecs
+import gzip
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from electra_jax.data.sources.files import open_file
+from electra_jax.errors import UserError
+
+CHUNK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
+
+HEAD_BYTES = 1 << 16  # of a file, that tell its form
+_CONVERT = "convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`"
+TAR_MARK = slice(257, 262)  # where a tar archive says "ustar"
+
+# Files whose first bytes say that they are no text: what a user most often leaves in a corpus folder.
+BINARY_MAGIC = {
+  b"\x1f\x8b": "gzip (the name must end in .gz)", b"\x28\xb5\x2f\xfd": "zstd (the name must end in .zst)",
+  b"PK\x03\x04": "zip", b"%PDF": "PDF", b"PAR1": "Parquet", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
+  b"\x7fELF": "ELF program", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+  b"7z\xbc\xaf": "7-Zip", b"Rar!\x1a": "RAR", b"ARROW1": "Arrow", b"Obj\x01": "Avro", b"\x89HDF": "HDF5",
+  b"SQLite format 3": "SQLite", b"\xd0\xcf\x11\xe0": "an Office document", b"{\\rtf": "RTF", b"GIF8": "GIF",
+  b"\x93NUMPY": "NumPy",
+}
+
+
+def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]:
+  """(line number from 1, line without its end) of a text file, which a suffix of COMPRESSIONS unpacks.
+
+  A UTF-8 byte order mark and NUL characters are dropped.
+
+  Raises:
+    UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
+      MAX_LINE_BYTES.
+  """
+  yield from _numbered_lines(_chunks(path), path, any_length)
+
+
+def read_pieces(path: str) -> Iterator[str]:
+  """The text of a file in pieces of any length, unpacked and checked as by `read_lines`, whose errors it raises."""
+  decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
+  for chunk in itertools.chain(_joined_head(_chunks(path)), [b""]):
+    if not offset:
+      _check_text(chunk, path)
+    try:
+      yield decoder.decode(chunk, final=not chunk)
+    except UnicodeDecodeError as error:
+      raise UserError("A file is not UTF-8", got=f"{path}: {error.reason} at or behind byte offset {offset}",
+                      allowed="UTF-8 text", fix=_CONVERT) from error
+    offset += len(chunk)
+
+
+def read_head(path: str) -> tuple[bytes, bool]:
+  """The first HEAD_BYTES of a file, unpacked, and whether they are all of it; raises as `read_lines`."""
+  head = next(_joined_head(_chunks(path)), b"")
+  return head[:HEAD_BYTES], len(head) < HEAD_BYTES
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+  """The unpacked bytes of a file."""
+  unpack = COMPRESSIONS.get(os.path.splitext(path.lower())[1], _plain_chunks)
+  try:
+    with open_file(path) as file:
+      yield from unpack(file, path)
+  except OSError as error:
+    raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
+                    allowed="a readable file", fix="check the file's permissions and its disk") from error
+
+
+def universal_split(text: str) -> list[str]:
+  r"""Splits at \n, \r\n and \r alone; str.splitlines would also cut at U+2028, U+0085 and form feeds.
+
+  >>> universal_split("a\u2028b\nc\r\nd\re\x85f")
+  ['a\u2028b', 'c', 'd', 'e\x85f']
+  """
+  return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _numbered_lines(chunks: Iterator[bytes], path: str, any_length: bool) -> Iterator[tuple[int, str]]:
+  """(line number from 1, line without its end). Offsets in errors count the unpacked bytes."""
+  pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
+  for chunk in _joined_head(chunks):
+    if not offset and not pending:
+      _check_text(chunk, path)
+      if chunk.startswith(b"\xef\xbb\xbf"):
+        chunk, offset = chunk[3:], 3
+    pending += chunk
+    nuls = pending.count(0)
+    if nuls >= 16 and nuls * 32 > len(pending):
+      raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
+    # The last byte stays behind, because a "\r" there may be the first half of "\r\n".
+    end = 1 + max(pending.rfind(b"\n"), pending.rfind(b"\r", 0, -1))
+    complete, pending = pending[:end], pending[end:]
+    if complete:
+      lines = universal_split(_decode(complete, offset, count, path))[:-1]
+      yield from enumerate(lines, count + 1)
+      count += len(lines)
+      offset += end
+    if len(pending) > MAX_LINE_BYTES and not any_length:
+      limit = f"{MAX_LINE_BYTES / 2**20:g} MiB"
+      raise UserError("A line is too long for text", got=f"{path}:{count + 1} (byte offset {offset}): more than "
+                      f"{limit} without a line break", allowed=f"lines up to {limit}",
+                      fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
+  if pending:
+    yield from enumerate(universal_split(_decode(pending, offset, count, path)), count + 1)
+
+
+def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
+  """The chunks; the first are joined until they hold what tells a file's kind (unpacking may begin with one byte)."""
+  head = b""
+  for chunk in chunks:
+    head += chunk
+    if len(head) >= HEAD_BYTES:
+      break
+  if head:
+    yield head
+  yield from chunks
+
+
+def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
+  try:
+    text = data.decode("utf-8")
+  except UnicodeDecodeError as error:
+    line = lines_before + len(universal_split(data[:error.start].decode("utf-8")))
+    raise UserError("A file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
+                    f"{offset + error.start}, line {line} ({error.reason})", allowed="UTF-8 text",
+                    fix=_CONVERT) from error
+  return text.replace("\0", "") if "\0" in text else text
+
+
+def _check_text(head: bytes, path: str) -> None:
+  if head[TAR_MARK] == b"ustar":
+    raise _no_text(path, "it begins like a tar archive")
+  for magic, name in BINARY_MAGIC.items():
+    if head.startswith(magic):
+      got = f"it begins like {name} (byte offset 0: {head[:4].hex(' ')})"
+      if name == "UTF-16":
+        raise UserError("A file is in UTF-16, not in UTF-8", got=f"{path}: {got}", allowed="UTF-8 text",
+                        fix=_CONVERT.replace("LATIN1", name))
+      raise _no_text(path, got)
+
+
+def _no_text(path: str, got: str) -> UserError:
+  return UserError("A file is binary, not text", got=f"{path}: {got}",
+                   allowed="UTF-8 text or JSONL, plain, .gz or .zst",
+                   fix="convert it to text, or leave it out with a glob: --config.data.path='DIR/**/*.txt'")
+
+
+# ---- compression: file -> chunks of unpacked bytes ----
+
+
+def _plain_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+  del path
+  return iter(lambda: file.read(CHUNK_BYTES), b"")
+
+
+def _gzip_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+  try:
+    with gzip.GzipFile(fileobj=file) as unpacked:
+      yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
+  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    raise _bad_archive(path, "gzip", file.tell(), error) from error
+
+
+def _zstd_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+  try:
+    import zstandard  # optional: only for .zst corpora
+  except ImportError as error:
+    raise UserError("Reading .zst needs a package that is not installed", got=path, allowed="zstandard",
+                    fix="pip install zstandard, or unpack the file") from error
+  stream, started = None, False
+  try:
+    while data := file.read(CHUNK_BYTES >> 4):  # small, since one chunk may unpack to a hundred times its size
+      while data:
+        if stream is None:
+          stream = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
+        unpacked = stream.decompress(data)
+        data, started = stream.unused_data, True
+        if stream.eof:  # another frame may follow, as in files that were joined with cat
+          stream = None
+        if unpacked:
+          yield unpacked
+  except zstandard.ZstdError as error:
+    raise _bad_archive(path, "zstd", file.tell(), error) from error
+  if started and stream is not None:  # the library itself ends silently here
+    raise _bad_archive(path, "zstd", file.tell(), "it ends inside a compressed frame")
+
+
+def _bad_archive(path: str, kind: str, offset: int, error: object) -> UserError:
+  return UserError(f"A {kind} file is damaged or truncated",
+                   got=f"{path}: {error} (at or before byte {offset} of the file)", allowed=f"a complete {kind} file",
+                   fix=f"copy or pack it again; `{kind} -t FILE` tests it")
+
+
+# suffix after which a file name counts as if it were not there -> (file, path) -> chunks of unpacked bytes.
+COMPRESSIONS: dict[str, Callable[[BinaryIO, str], Iterator[bytes]]] = {
+  ".gz": _gzip_chunks, ".tgz": _gzip_chunks, ".zst": _zstd_chunks}

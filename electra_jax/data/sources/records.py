@@ -1,0 +1,206 @@
+"""Records that hold documents: JSON lines, JSON arrays, CSV, TSV and Parquet, and what happens to those without text.
+
+A record holds one document in its text field, a paragraph on each line.
+"""
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from electra_jax.data.sources import tables
+from electra_jax.data.sources.files import open_file
+from electra_jax.data.sources.lines import read_lines, read_pieces, universal_split
+from electra_jax.errors import UserError, named
+
+MAX_RECORD_CHARACTERS = 1 << 26  # of a JSON array or of objects over several lines
+PARQUET_ROWS = 256  # that are unpacked at once
+
+_BETWEEN_RECORDS = re.compile(r"[\s,]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """What a source must know besides its path: keys of config.data, and a place for counts."""
+
+  text_field: str = "text"
+  text_format: str = "auto"  # of every file: a row of documents.FORMATS; auto: by name and content
+  on_bad_record: str = "error"  # error | skip
+  tfds_dir: str = ""
+  skipped: Counter[str] = dataclasses.field(default_factory=Counter)  # why -> how many records
+
+  def skip(self, error: UserError) -> None:
+    """Counts a record that is passed over, by the reason; raises it where `on_bad_record` is "error"."""
+    if self.on_bad_record == "error":
+      raise error
+    self.skipped[error.what] += 1
+
+  def text_of(self, record: object, place: str) -> str | None:
+    """The text of a record; None for one that is passed over.
+
+    Args:
+      record: a dict, or what stands in place of one.
+      place: how an error calls it: "corpus.jsonl:12".
+    """
+    field = self.text_field
+    if not isinstance(record, dict):
+      got, what = f"a {type(record).__name__}", "A record is no object"
+      fix = 'write lines like {"text": "..."}'
+    elif field not in record:
+      got, what = f"fields: {named(map(repr, record))}", f'A record has no field "{field}"'
+      fix = "name the field that holds the text: --config.data.text_field=..."
+    elif not isinstance(record[field], str):
+      got, what = f"a {type(record[field]).__name__}", f'The field "{field}" of a record is no text'
+      fix = "choose the field that holds the text with --config.data.text_field, or repair the record"
+    else:
+      return record[field]
+    self.skip(UserError(what, got=f"{place}: {got}", allowed=f'records with a string under "{field}"',
+                        fix=f"{fix}; --config.data.on_bad_record=skip passes over such records and counts them"))
+    return None
+
+
+def paragraphs(text: str) -> list[str]:
+  r"""The lines of a record's text, stripped, without empty ones, NUL and lone surrogates.
+
+  >>> paragraphs("One.\r\n\n Two\u2028still two. ")
+  ['One.', 'Two\u2028still two.']
+  """
+  text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).replace("\0", "")  # JSON can escape what UTF-8 cannot say
+  return [line.strip() for line in universal_split(text) if line.strip()]
+
+
+def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
+  """One document a line, from the field `reading.text_field` of its JSON object.
+
+  Raises:
+    UserError: a broken record (unless those are skipped), with file and line; a file that is no text.
+  """
+  for number, line in read_lines(path):
+    if not line.strip():
+      continue
+    place = f"{path}:{number}"
+    try:
+      record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+      reading.skip(UserError("A JSONL record is broken", got=f"{place}: {error}", allowed="one JSON object per line",
+                             fix="repair or remove the line; if the file was cut off, copy it again; --config.data."
+                                 "on_bad_record=skip passes over such lines and counts them; text that only looks like "
+                                 "JSON is read with --config.data.text_format=text"))
+      continue
+    text = reading.text_of(record, place)
+    if document := paragraphs(text or ""):
+      yield document
+
+
+def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
+  """One document a record of an array, or of objects that are written over several lines.
+
+  Raises:
+    UserError: a record without text (unless those are skipped), with file and number; a file that is no JSON.
+  """
+  for number, record in enumerate(_json_records(read_pieces(path), path), 1):
+    text = reading.text_of(record, f"{path}: record {number}")
+    if document := paragraphs(text or ""):
+      yield document
+
+
+def _json_records(pieces: Iterator[str], path: str) -> Iterator[object]:
+  """The items of arrays, and the values outside of them; one record and one piece of the text are in memory."""
+  decode, text, start, is_in_array, number = json.JSONDecoder().raw_decode, "", 0, False, 1
+
+  def has_more() -> bool:
+    """Reads on: at least as much again as what is left, since a record that is not complete is decoded anew."""
+    nonlocal text, start
+    parts, missing = [text[start:]], len(text) - start if len(text) - start < MAX_RECORD_CHARACTERS else -1
+    while missing >= 0 and (piece := next(pieces, None)) is not None:
+      parts.append(piece)
+      missing -= max(1, len(piece))
+    text, start = "".join(parts), 0
+    return len(parts) > 1
+
+  while True:
+    start = _BETWEEN_RECORDS.match(text, start).end()
+    if start == len(text):
+      if has_more():
+        continue
+      if is_in_array:
+        raise _broken_json(path, f"it ends inside an array, behind record {number - 1}")
+      return
+    if text[start] == ("]" if is_in_array else "["):
+      is_in_array, start = not is_in_array, start + 1
+      continue
+    try:
+      record, end = decode(text, start)
+    except (ValueError, RecursionError) as error:
+      if has_more():
+        continue
+      raise _broken_json(path, f"record {number}: {error}") from error
+    if end == len(text) and has_more():  # a number may go on
+      continue
+    yield record
+    start, number = end, number + 1
+
+
+def _broken_json(path: str, got: str) -> UserError:
+  return UserError("A JSON file is broken", got=f"{path}: {got}",
+                   allowed=f"an array of objects, or objects, of up to {MAX_RECORD_CHARACTERS:,} characters each",
+                   fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
+                       "like JSON is read with --config.data.text_format=text")
+
+
+def read_table(path: str, reading: Reading, kind: str) -> Iterator[list[str]]:
+  """One document a row of a file with a header, from its column `reading.text_field`.
+
+  Args:
+    kind: csv | tsv.
+
+  Raises:
+    UserError: there is no such column; a row does not fit the header (unless short ones are skipped), with its line.
+  """
+  field, left_out = reading.text_field, None if reading.on_bad_record == "error" else {}
+  columns = tables.columns(path, kind)
+  if columns and field not in columns:
+    raise UserError(f'A table has no column "{field}"',
+                    got=f"{path}, which looks like {kind.upper()}: columns {named(repr(one[:40]) for one in columns)}",
+                    allowed="a header line with a column of text", fix="name the column that holds the text: --config."
+                    "data.text_field=...; leave the file out with --config.data.path='DIR/**/*.txt'; or have every "
+                    "file read as text, as it stands, with --config.data.text_format=text")
+  for _, record in tables.read(path, kind=kind, left_out=left_out):
+    if document := paragraphs(record[field]):
+      yield document
+  if left_out:
+    reading.skipped["A row has too few columns"] += len(left_out)
+
+
+def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
+  """One document a row, from the column `reading.text_field`; a part of a row group is in memory at a time.
+
+  Raises:
+    UserError: pyarrow is missing, the file is damaged, or it has no such column; a row without text (unless those are
+      skipped), with file and row.
+  """
+  try:
+    import pyarrow
+    from pyarrow import parquet
+  except ImportError as error:
+    raise UserError("Reading Parquet needs a package that is not installed", got=path, allowed="pyarrow",
+                    fix="pip install pyarrow, or write the corpus as JSONL") from error
+  try:
+    with open_file(path) as opened, parquet.ParquetFile(opened) as file:
+      columns = file.schema_arrow.names
+      if reading.text_field not in columns:
+        raise UserError(f'A Parquet file has no column "{reading.text_field}"',
+                        got=f"{path}: columns {named(columns)}", allowed="a column of strings",
+                        fix="name the column that holds the text: --config.data.text_field=...")
+      row = 0
+      for batch in file.iter_batches(PARQUET_ROWS, columns=[reading.text_field]):
+        for text in batch.column(0).to_pylist():
+          row += 1
+          text = reading.text_of({reading.text_field: text}, f"{path}: row {row}")
+          if document := paragraphs(text or ""):
+            yield document
+  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    raise UserError("A Parquet file is damaged", got=f"{path}: {error}", allowed="a complete .parquet file",
+                    fix="copy or write it again") from error

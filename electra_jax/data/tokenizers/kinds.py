@@ -1,0 +1,282 @@
+"""Tokenizers, text to ids and back: SentencePiece, WordPiece (BERT), byte-level BPE (RoBERTa section 4.4).
+
+A tokenizer is defined by one or two published files (`file_names`) and the fact whether it lowercases.
+Special ids are looked up in the vocabulary by name, never assumed. In a corpus a literal "[MASK]" or "<mask>" is plain
+text; in examples and questions it is the special token (`Tokenizer.encode`).
+"""
+
+import functools
+import itertools
+import json
+import re
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+
+import sentencepiece
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
+from electra_jax.errors import UserError, named
+
+_IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
+
+_BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # where byte-level BPE always begins a new word
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's pieces of single bytes
+HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # that have letters of their own in GPT-2's byte alphabet
+KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
+
+
+class LibraryTokenizer(Tokenizer):
+  """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` knows of no special tokens.
+
+  Neither kind has a token that reaches across a single space, so each word is encoded once and remembered: a
+  multiple of the library's speed on running text.
+  """
+
+  _known: dict[str, list[int]]
+  _known_characters = 0
+
+  @functools.cached_property
+  def reader(self) -> tokenizers.Tokenizer:
+    """The library's object that takes the names of special tokens in a text for these tokens."""
+    reader = tokenizers.Tokenizer.from_str(self._library.to_str())
+    # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
+    reader.add_special_tokens([
+      AddedToken(self._entries[i], special=True, normalized=False, lstrip=self.kind == "byte_bpe" and i == self.mask_id)
+      for i in (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)])
+    return reader
+
+  def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    if self._known_characters > KNOWN_CHARACTERS:
+      self._known, self._known_characters = {}, 0  # a new one: another thread may read the old one
+    known = self._known
+    words_of = [self._words(text) for text in texts]
+    new = [word for word in set().union(*words_of) if word not in known]
+    if new:
+      encoded = self._library.encode_batch_fast(new, add_special_tokens=False)
+      known.update(zip(new, [encoding.ids for encoding in encoded]))
+      self._known_characters += sum(map(len, new))
+    return [list(itertools.chain.from_iterable(map(known.__getitem__, words))) for words in words_of]
+
+  @abstractmethod
+  def _words(self, text: str) -> list[str]:
+    """Parts of a text whose ids, one after the other, are those of the text."""
+
+  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    encoding = self.reader.encode(text, add_special_tokens=False)
+    return encoding.ids, encoding.offsets
+
+  def tokens(self, ids: Iterable[int]) -> list[str]:
+    return [self._entries[int(i)] for i in ids]
+
+  def _decode_ordinary(self, ids: list[int]) -> str:
+    return self._library.decode(ids)
+
+
+class WordPiece(LibraryTokenizer):
+  """BERT's tokenizer: clean, (lower, strip accents,) split at spaces and punctuation, then greedy longest match.
+
+  Differs from the released BERT and ELECTRA code, as transformers does: a word is [UNK] above 100 characters, not 200;
+  a final capital sigma lowercases to the medial form; unassigned code points are kept rather than dropped.
+  """
+
+  kind = "wordpiece"
+  file_names = ("vocab.txt",)
+  special_tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+  def _build(self) -> list[str]:
+    text = self.files["vocab.txt"].decode("utf-8").replace("\r\n", "\n")
+    self._entries = text.removesuffix("\n").split("\n")
+    unk = next((name for name in SPECIAL_NAMES["unk"] if name in self._entries), "[UNK]")
+    vocab = {token: i for i, token in enumerate(self._entries)}
+    self._library = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
+    self.set_pipeline(self._library, self.lowercase)
+    self._library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    self._known = {}
+    return self._entries
+
+  def _words(self, text: str) -> list[str]:
+    return text.split(" ")  # not at other blanks: some of them are removed, and join what they part
+
+  def _continues_word(self, token_id: int) -> bool:
+    return self._entries[token_id].startswith(self.prefix)
+
+  @staticmethod
+  def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
+    """Sets the steps before the vocabulary, alike for training and use."""
+    library.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
+                                                    lowercase=lowercase)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+
+class ByteBPE(LibraryTokenizer):
+  """GPT-2's byte-level BPE with RoBERTa's special tokens (RoBERTa section 4.4): any text, no unknown token.
+
+  No space is put before a text's first word, as in fairseq's preprocessing of RoBERTa's corpora.
+  """
+
+  kind = "byte_bpe"
+  file_names = ("vocab.json", "merges.txt")
+  special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+  def _build(self) -> list[str]:
+    self._library = self.make_library(self.files, self.lowercase)
+    vocab = self._library.get_vocab()
+    self._entries = [""] * (max(vocab.values()) + 1)
+    for token, i in vocab.items():
+      self._entries[i] = token
+    self._known = {}
+    return self._entries
+
+  def _words(self, text: str) -> list[str]:
+    if " ".join(text.split()) != text:
+      return _BEFORE_SINGLE_SPACE.split(text)
+    first, *rest = text.split(" ")
+    return [first, *[" " + word for word in rest]]
+
+  def _continues_word(self, token_id: int) -> bool:
+    return goes_on_from_bytes(self._entries[token_id], self._library.decode([token_id]))
+
+  @classmethod
+  def make_library(cls, files: Mapping[str, bytes], lowercase: bool) -> tokenizers.Tokenizer:
+    """The library's object of the two files, without special tokens."""
+    vocab = json.loads(files["vocab.json"])
+    lines = files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
+    cls.set_pipeline(library, lowercase)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+  @staticmethod
+  def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
+    """Sets the steps before the vocabulary, alike for training and use."""
+    if lowercase:
+      library.normalizer = normalizers.Lowercase()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+
+
+class SentencePiece(Tokenizer):
+  """A unigram SentencePiece model; a new one falls back to bytes, so that no character is unknown.
+
+  Differs from the papers, which use WordPiece and byte-level BPE: it is the default for a new vocabulary because its
+  training is quick, deterministic and needs no word splitting rules.
+  """
+
+  kind = "sentencepiece"
+  file_names = ("sentencepiece.model",)
+  special_tokens = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+
+  def _build(self) -> list[str]:
+    self._library = sentencepiece.SentencePieceProcessor(model_proto=self.files["sentencepiece.model"])
+    entries = [self._library.id_to_piece(i) for i in range(self._library.vocab_size())]
+    folds = "A" not in self._library.normalize("A")
+    if folds and not self.lowercase:
+      raise UserError("The SentencePiece model folds case, but the config asks for a cased vocabulary",
+                      got="a model with an nmt_nfkc_cf or similar normaliser", allowed="data.tokenizer.lowercase True",
+                      fix="set --config.data.tokenizer.lowercase=True, or use another model")
+    self._lower_here = self.lowercase and not folds  # ALBERT's published models leave lowercasing to the caller
+    names = {name for group in SPECIAL_NAMES.values() for name in group}
+    loose = [token for i, token in enumerate(entries) if token in names and not self._is_filler(i, token)]
+    if loose:
+      raise UserError("Special tokens of the SentencePiece model can be produced by text", got=named(loose),
+                      allowed="control symbols", fix="train the model with --control_symbols=[CLS],[SEP],[MASK]")
+    return entries
+
+  def encode_batch(self, texts: list[str]) -> list[list[int]]:
+    if self._lower_here:
+      texts = [_lower(text) for text in texts]
+    return self._library.encode(texts, num_threads=1)
+
+  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    ids, offsets, start = [], [], 0
+    for name in [*self._special_name.finditer(text), None]:
+      end = name.start() if name else len(text)
+      chunk_ids, chunk_offsets = self._encode_chunk(text[start:end].rstrip() if name else text[start:], start > 0)
+      ids += chunk_ids
+      offsets += [(start + first, start + last) for first, last in chunk_offsets]
+      if name:
+        ids.append(self._library.piece_to_id(name.group()))
+        offsets.append(name.span())
+        start = name.end()
+    return ids, offsets
+
+  def _encode_chunk(self, chunk: str, goes_on: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    """Ids and offsets of text between special tokens; behind one (`goes_on`) it begins with a space only if it has one.
+    """
+    if not goes_on or not chunk or chunk[0].isspace():
+      mapping = self._library.encode_as_offset_mapping(_lower(chunk) if self._lower_here else chunk)
+      return mapping["ids"], [trimmed(chunk, start, end) for start, end in mapping["offsets"]]
+    # SentencePiece begins every text with a space; a character in front, of which no piece is a part, takes it.
+    ids, offsets = self._encode_chunk(("." if chunk[0].isalnum() else "a") + chunk, goes_on=False)
+    if any(start < 1 < end for start, end in offsets):  # one piece covers both
+      return self._encode_chunk(chunk, goes_on=False)
+    kept = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
+    return [i for i, _ in kept], [offset for _, offset in kept]
+
+  def tokens(self, ids: Iterable[int]) -> list[str]:
+    return [self._library.id_to_piece(int(i)) for i in ids]
+
+  def _decode_ordinary(self, ids: list[int]) -> str:
+    return self._library.decode(ids)
+
+  def _continues_word(self, token_id: int) -> bool:
+    return goes_on_from_piece(self._library.id_to_piece(token_id))
+
+  def _is_filler(self, token_id: int, token: str) -> bool:
+    library = self._library
+    return (library.is_control(token_id) or library.is_unused(token_id) or library.is_unknown(token_id)
+            or super()._is_filler(token_id, token))
+
+
+class SentencePieceBPE(SentencePiece):
+  """A SentencePiece model of merges; the file alone says of which type it is, so `encode` is the same."""
+
+  kind = "sentencepiece_bpe"
+
+
+def goes_on_from_bytes(entry: str, text: str) -> bool:
+  """Whether an entry of byte-level BPE, which reads as `text`, goes on with the word before it.
+
+  A text's first word has no space either, so it counts as going on with the paragraph before it.
+  """
+  return _is_inside_character(byte_of(entry[0]) or 0 if entry else 0) or _is_inside_word(text)
+
+
+def goes_on_from_piece(piece: str) -> bool:
+  """Whether a piece of SentencePiece (of a byte: <0xE4>) goes on with the word before it."""
+  byte = BYTE.fullmatch(piece)
+  return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
+
+
+def byte_of(letter: str) -> int | None:
+  """The byte that a letter of GPT-2's byte alphabet stands for; None: it is none of its letters."""
+  number = ord(letter)
+  if number > 255:  # of the bytes that are no visible letters, from 0 on
+    return HIDDEN_BYTES[number - 256] if number - 256 < len(HIDDEN_BYTES) else None
+  return None if number in HIDDEN_BYTES else number
+
+
+def _is_inside_character(byte: int) -> bool:
+  return 0x80 <= byte < 0xC0  # a continuation byte of UTF-8
+
+
+def _is_inside_word(text: str) -> bool:
+  """Whether a piece that stands without a space before it belongs to the word before: letters, digits, accents."""
+  first = text[:1]
+  return (first.isalnum() or unicodedata.category(first or " ").startswith("M")) and not _IDEOGRAPHS.match(text)
+
+
+def _lower(text: str) -> str:
+  """Lowercase with offsets kept: a character whose lower form is longer stays as it is."""
+  return "".join(low if len(low := c.lower()) == 1 else c for c in text)
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+  """The range without spaces and invisible characters (of control or of format) at its beginning."""
+  while start < end and (text[start].isspace() or unicodedata.category(text[start]) in ("Cc", "Cf")):
+    start += 1
+  return start, end

@@ -1,0 +1,156 @@
+"""Training of vocabularies, a function for each kind: texts -> the files that define the tokenizer.
+
+Each is deterministic: the same texts in the same order give the same bytes.
+"""
+
+import collections
+import io
+import json
+import string
+from collections.abc import Iterator
+
+import sentencepiece
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from electra_jax.data.tokenizers import kinds
+from electra_jax.errors import UserError
+
+# Constant, because each thread sums its own share of the expected counts and float sums depend on the split.
+SENTENCEPIECE_THREADS = 2
+# Log probabilities are multiples of this, so that sums down to -65,536 (thousands of pieces) are exact in float32:
+# whoever adds them finds the same ties between ways to cut a word. It moves a piece's probability by 0.2 % at most.
+SCORE_UNIT = 2.0 ** -8
+ALPHABET_COVERAGE = 0.9999  # of a text: what is rarer is mostly noise, and would take the room of words
+
+
+def train_sentencepiece_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """As `train_sentencepiece`, with pieces that are merged by pair counts instead of a unigram model."""
+  return train_sentencepiece(texts, vocab_size, lowercase, seed, model_type="bpe")
+
+
+def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int,
+                        model_type: str = "unigram") -> dict[str, bytes]:
+  """A unigram model with byte fallback; NFKC normalisation, with case folding if lowercase.
+
+  Raises:
+    UserError: the vocabulary is too small for the characters of the texts, or the texts are too few.
+  """
+  pad, unk, *control = kinds.SentencePiece.special_tokens
+  ascii_characters = string.digits + string.punctuation + string.ascii_letters
+  model, faults = io.BytesIO(), []
+
+  def guarded() -> Iterator[str]:  # SentencePiece makes a RuntimeError of its own of whatever is raised here
+    try:
+      yield from texts
+    except Exception as error:
+      faults.append(error)
+      raise
+
+  sentencepiece.set_random_generator_seed(seed)
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=guarded(), model_writer=model, model_type=model_type, vocab_size=vocab_size,
+      hard_vocab_limit=False, byte_fallback=True,
+      normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
+      unk_id=1, unk_piece=unk, bos_id=-1, eos_id=-1, control_symbols=",".join(control),
+      required_chars=ascii_characters.lower() if lowercase else ascii_characters,  # however rare in the texts
+      max_sentence_length=1 << 24,  # bytes; the default silently drops paragraphs over 4192
+      num_threads=SENTENCEPIECE_THREADS, minloglevel=2)
+  except RuntimeError as error:
+    if faults:
+      raise faults[0] from None
+    raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
+                    allowed="261 entries (5 special tokens, 256 bytes) and one per character; enough text",
+                    fix="raise --config.data.tokenizer.vocab_size, or give more text") from error
+  return {"sentencepiece.model": _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()}
+
+
+def _with_exact_sums(model: bytes) -> bytes:
+  """The model with its scores rounded to SCORE_UNIT."""
+  from sentencepiece import sentencepiece_model_pb2 as protos
+
+  proto = protos.ModelProto.FromString(model)
+  for piece in proto.pieces:
+    piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
+  return proto.SerializeToString()
+
+
+def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """A WordPiece vocabulary. The texts (at most `training_bytes`) are held in memory.
+
+  Differs from BERT's own, whose trainer was never published: pieces are merged by pair counts, as in BPE.
+  """
+  del seed  # nothing is drawn
+  library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  kinds.WordPiece.set_pipeline(library, lowercase)
+  texts = list(texts)
+  alphabet, inner = _alphabet(texts, library, room=vocab_size - len(kinds.WordPiece.special_tokens))
+  # The trainer numbers the "##c" pieces in the order of a randomly seeded hash table, which decides ties between
+  # merges. Given as special tokens they have fixed numbers.
+  library.train_from_iterator(texts, trainers.WordPieceTrainer(
+    vocab_size=vocab_size, min_frequency=2, special_tokens=[*kinds.WordPiece.special_tokens, *inner],
+    initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False))
+  return {"vocab.txt": "".join(token + "\n" for token in _by_id(library)).encode("utf-8")}
+
+
+def _alphabet(texts: list[str], library: tokenizers.Tokenizer, room: int) -> tuple[list[str], list[str]]:
+  """The characters that get an entry, and the "##c" of those that can continue a word, both in code point order.
+
+  The most frequent ones after normalisation: as many as fit, until they are ALPHABET_COVERAGE of the text and fill a
+  quarter of the room. Says what share of the text the others are.
+  """
+  raw, counts = collections.Counter(), collections.Counter()
+  for text in texts:
+    raw.update(text)
+  for character, count in raw.items():
+    for normal in library.normalizer.normalize_str(character):
+      if not normal.isspace():
+        counts[normal] += count
+  alphabet, inner, covered, total = [], [], 0, sum(counts.values())
+  for character in sorted(counts, key=lambda c: (-counts[c], c)):
+    used = len(alphabet) + len(inner)
+    # Punctuation and Chinese characters are words of their own.
+    words = library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str("a" + character))
+    continues_words = len(words) == 1
+    if used + 1 + continues_words > room or (used >= room // 4 and covered >= ALPHABET_COVERAGE * total):
+      break
+    alphabet.append(character)
+    inner += ["##" + character] * continues_words
+    covered += counts[character]
+  if covered < total:
+    print(f"The vocabulary has {len(alphabet):,} of the text's {len(counts):,} characters; the others are "
+          f"{100 * (1 - covered / total):.2g}% of the text, and words with them become [UNK].", flush=True)
+  return sorted(alphabet), sorted(inner)
+
+
+def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
+  """A byte-level BPE vocabulary in RoBERTa's layout: <s> 0, <pad> 1, </s> 2, <unk> 3, and <mask> last.
+
+  Raises:
+    UserError: there is no room for the 256 bytes.
+  """
+  del seed  # nothing is drawn
+  if vocab_size < 261:
+    raise UserError("data.tokenizer.vocab_size is too small for byte-level BPE", got=vocab_size,
+                    allowed="at least 261: 256 bytes and 5 special tokens",
+                    fix="raise --config.data.tokenizer.vocab_size")
+  library = tokenizers.Tokenizer(models.BPE())
+  kinds.ByteBPE.set_pipeline(library, lowercase)
+  library.train_from_iterator(texts, trainers.BpeTrainer(
+    vocab_size=vocab_size - 1, min_frequency=2, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
+    initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+  vocab = {token: i for i, token in enumerate([*_by_id(library), "<mask>"])}
+  merges = json.loads(library.to_str())["model"]["merges"]
+  return {"vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),
+          "merges.txt": merges_text(merges).encode("utf-8")}
+
+
+def merges_text(merges: list) -> str:
+  """merges.txt from the merges of a tokenizer.json, whose older form is "a b" and whose newer is ["a", "b"]."""
+  lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+  return "\n".join(["#version: 0.2", *lines]) + "\n"
+
+
+def _by_id(library: tokenizers.Tokenizer) -> list[str]:
+  return [token for token, _ in sorted(library.get_vocab().items(), key=lambda entry: entry[1])]

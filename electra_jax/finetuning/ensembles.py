@@ -1,0 +1,79 @@
+"""Ensembles of fine-tuned runs: the mean of their probabilities (RoBERTa: 5 to 7 runs a task)."""
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from electra_jax import config as config_lib
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.tasks import features, joint_spans
+from electra_jax.tasks.base import Example, Outputs, Task
+
+# Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
+AS_THEY_ARE = ("regression", "multi_label", "multiple_choice", "ranking", "answer_ranking", "span")
+WITH_FEATURES = ("tagging", "ranking", "span", "joint_span")  # decoded with the features beside the outputs
+
+
+def average(outputs: Sequence[Outputs], head: str) -> Outputs:
+  """Mean over runs, NaN runs left out: of log-softmax probabilities, of scores as they are, of spans as they are found.
+
+  >>> rows = [np.array([[2.0, 0.0]], np.float32), np.array([[0.0, 1.0]], np.float32)]
+  >>> average([{"classification_head": row} for row in rows], "classification")["classification_head"].argmax()
+  np.int64(0)
+  """
+  sound = [one for one in outputs if all(np.isfinite(x).all() for x in one.values())] or list(outputs)[:1]
+  if head in AS_THEY_ARE:
+    return {name: np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
+  if head == "joint_span":
+    return {"joint_span_head": joint_spans.average([one["joint_span_head"] for one in sound]),
+            "answerable_head": np.mean([one["answerable_head"] for one in sound], axis=0)}
+  return {name: np.log(np.maximum(np.mean([_softmax(one[name]) for one in sound], axis=0), 1e-30))
+          if sound[0][name].ndim > 1 else np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+  shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def load_outputs(workdir: str, seed: int, split: str) -> Outputs:
+  """The outputs of a finished seed for a split."""
+  with np.load(os.path.join(workdir, "seeds", f"{seed}.npz")) as arrays:
+    return {name.removeprefix(f"{split}/"): arrays[name] for name in arrays.files if name.startswith(f"{split}/")}
+
+
+def answer(task: Task, members: Sequence[tuple[str, int]], split: str) -> tuple[list, list[Example]]:
+  """(predictions, examples) of an ensemble of (workdir, seed), or of one run.
+
+  Raises:
+    UserError: a run has no answers to the split, or another number than there are examples.
+  """
+  examples, rows = task.read(split), []
+  if task.head in WITH_FEATURES:
+    folder = members[0][0]
+    tokenizer = tokenizers.load_tokenizer(os.path.join(folder, "tokenizer"))
+    rows = features.of_examples(task, examples, tokenizer, config_lib.load(folder).task.max_length)
+  outputs = [load_outputs(workdir, seed, split) for workdir, seed in members]
+  for (workdir, seed), one in zip(members, outputs):
+    count, wanted = len(next(iter(one.values()))) if one else 0, len(rows or examples)
+    if count != wanted:
+      raise UserError(f"A run has not answered the split {split}",
+                      got=f"{count} answers of seed {seed} in {workdir} for {wanted} examples",
+                      allowed="an answer to each", fix="run it in a new workdir with "
+                      "--config.task.write_test_predictions and the same data")
+  return task.decode(average(outputs, task.head), rows, examples), examples
+
+
+def score(task: Task, members: Sequence[tuple[str, int]]) -> dict[str, float]:
+  """Metrics of an ensemble of (workdir, seed) on the first dev split; {} of fewer than two runs."""
+  return task.score(*answer(task, members, task.splits[1])) if len(members) > 1 else {}
+
+
+def choose(runs: Sequence[tuple[str, dict]], metric: str, size: int) -> list[tuple[str, int]]:
+  """(workdir, seed) of the `size` runs with the best dev scores; runs without one are left out."""
+  ranked = sorted((run for run in runs if math.isfinite(run[1]["scores"][metric])),
+                  key=lambda run: -run[1]["scores"][metric])
+  return [(workdir, run["seed"]) for workdir, run in ranked[:size]]

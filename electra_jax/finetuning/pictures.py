@@ -1,0 +1,32 @@
+"""Curves of the dev scores: one line a seed and their median, as a PNG."""
+
+from collections.abc import Sequence
+
+from electra_jax import plotting
+from electra_jax.tasks import scoring
+
+
+def draw_curves(runs: Sequence[dict], metric: str, title: str, out: str) -> None:
+  """Draws `curve` of each run; the file appears whole.
+
+  Raises:
+    UserError: matplotlib is not installed, or the disk refuses.
+  """
+  figure = plotting.new(6.5, 4.0)
+  draw(figure.add_subplot(), runs, metric, title)
+  plotting.save(figure, out)
+
+
+def draw(axes, runs: Sequence[dict], metric: str, title: str) -> None:
+  """The curves on matplotlib's axes."""
+  values: dict[int, list[float]] = {}
+  for run in runs:
+    steps, scores = [p["step"] for p in run["curve"]], [p[metric] for p in run["curve"]]
+    axes.plot(steps, scores, color="#999999", linewidth=0.8, marker=".")
+    for step, score in zip(steps, scores):
+      values.setdefault(step, []).append(score)
+  steps = sorted(values)
+  medians = [scoring.summarise(values[step])["median"] for step in steps]
+  axes.plot(steps, medians, color=plotting.COLOURS[0], linewidth=2, marker="o", label="median of the seeds")
+  axes.set(title=title, xlabel="updates", ylabel=f"{metric} on dev")
+  plotting.finish(axes)

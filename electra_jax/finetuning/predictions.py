@@ -1,0 +1,129 @@
+"""Predictions of the fine-tuned networks of several seeds, and their scores: every example counts exactly once."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
+from ml_collections import FrozenConfigDict
+
+from electra_jax import sharding, tasks
+from electra_jax.finetuning import pretrained
+from electra_jax.models.bert import Bert
+from electra_jax.tasks import batches, features
+from electra_jax.training import nonfinite
+
+
+class Split(NamedTuple):
+  """A split with its features; `features[i]["_example"]` is the number of its example."""
+
+  examples: list[tasks.Example]
+  features: list[tasks.Feature]
+
+
+class Run(NamedTuple):
+  """What all seeds share."""
+
+  config: FrozenConfigDict
+  task: tasks.Task
+  start: pretrained.Pretrained
+  model: Bert
+  tx: optax.GradientTransformation
+  mesh: jax.sharding.Mesh
+
+
+def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
+  """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
+  shape = batch["input_ids"].shape
+  flat = {**batch, **{name: batch[name].reshape(-1, shape[-1])
+                      for name in ("input_ids", "token_type_ids", "attention_mask")}}
+  outputs = run.model.apply({"params": params["encoder"]}, flat, train, method="task_outputs", rngs=rngs)
+  return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
+
+
+def task_outputs(params, batch, *, run: Run) -> dict[str, Array]:
+  """[seeds, rows, ...] of one batch that all seeds read."""
+  return jax.vmap(lambda one: apply(run, one, batch, train=False))(params)
+
+
+def put(batch: dict[str, np.ndarray], mesh, row_axis: int) -> dict[str, Array]:
+  """The whole batch, of which every process holds all rows, split over the mesh's data axes."""
+  place = NamedSharding(mesh, PartitionSpec(*[None] * row_axis, *sharding.partition_spec("batch")))
+  return {name: jax.make_array_from_callback(x.shape, place, lambda index, x=x: x[index]) for name, x in batch.items()}
+
+
+def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
+  """For each seed a prediction for every example; none is dropped or counted twice.
+
+  Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.
+  """
+  size, rows = run.config.eval.batch_size, split.features
+  parts, chunks = [], batches.by_length(rows, size)
+
+  def compute(chosen: list[int]) -> dict[str, Array]:
+    length = batches.length_of([rows[chosen[-1]]], run.config.task)
+    batch = batches.collate([rows[i] for i in chosen], size, length, run.start.tokenizer.pad_id, run.task.head)
+    return outputs_of(params, put(batch, run.mesh, row_axis=0))
+
+  for chosen, outputs in zip(chunks, batches.one_ahead(map(compute, chunks)), strict=True):
+    outputs = jax.device_get(outputs)
+    parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]
+              for seed in range(len(next(iter(outputs.values()))))]
+  num_seeds, order = len(parts) // len(chunks), [i for chosen in chunks for i in chosen]
+  return [gather([row for part in parts[seed::num_seeds] for row in part], order, run.config.task.max_length)
+          for seed in range(num_seeds)]
+
+
+def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: int) -> dict[str, np.ndarray]:
+  """Outputs in the features' own order; those per token are filled up with NaN-free zeros to `max_length`."""
+  found = {}
+  for name in rows[0]:
+    values = [row[name] for row in rows]
+    shapes = {value.shape for value in values}
+    if len(shapes) > 1 or (values[0].ndim and name in ("tagging_head", "span_head")):
+      values = [np.pad(value, [(0, max_length - len(value))] + [(0, 0)] * (value.ndim - 1)) for value in values]
+    ordered = np.empty((len(values), *values[0].shape), np.float32)
+    ordered[list(order)] = np.stack(values)
+    found[name] = ordered
+  return found
+
+
+def evaluate(run: Run, data: dict[str, Split], outputs_of, params) -> tuple[list[dict[str, float]], dict]:
+  """(metrics of each seed, {split: outputs of each seed}) over everything but the training split.
+
+  A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first. All are NaN for a
+  seed whose parameters are not finite: one class for everything would have an accuracy, too.
+  """
+  splits = run.task.splits[1:]
+  found = {split: predict(run, data[split], outputs_of, params) for split in splits}
+  everywhere = NamedSharding(run.mesh, PartitionSpec())
+  is_finite = jax.device_get(jax.jit(nonfinite.finite_seeds, out_shardings=everywhere)(params))
+  scores = []
+  for seed in range(len(found[splits[0]])):
+    row = {}
+    for split in splits:
+      predictions = run.task.decode(found[split][seed], data[split].features, data[split].examples)
+      values = run.task.score(predictions, data[split].examples)
+      if len(splits) > 1:
+        row |= {f"{split.removeprefix('dev_')}/{name}": value for name, value in values.items()}
+      row = values | row if split == splits[0] else row
+    scores.append(row if is_finite[seed] else dict.fromkeys(row, math.nan))
+  return scores, {split: (data[split], outputs) for split, outputs in found.items()}
+
+
+def predict_tests(run: Run, outputs_of, params) -> dict:
+  """{test split: (split, outputs of each seed)}."""
+  found = {}
+  for name in run.task.test_splits:
+    split = to_split(run.task, run.task.read(name), run.start.tokenizer, run.config.task.max_length)
+    found[name] = (split, predict(run, split, outputs_of, params))
+  return found
+
+
+def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer, max_length: int) -> Split:
+  """Examples with their features, numbered."""
+  return Split(examples, features.of_examples(task, examples, tokenizer, max_length))

@@ -1,0 +1,121 @@
+"""Encoders that fine-tuning starts from: of a run, of a fine-tuned run, or of published weights."""
+
+import functools
+import os
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from electra_jax import config as config_lib
+from electra_jax import sharding
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import formats, published
+from electra_jax.models.bert import SENTENCE_HEADS, Bert
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.training import checkpoints
+
+ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
+# Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning goes on with.
+POOLERS = {"bert": "bert.pooler.dense"}
+
+
+class Pretrained(NamedTuple):
+  """An encoder with what belongs to it."""
+
+  model: dict  # the `model` branch of the config: sizes, vocab_size
+  tokenizer: tokenizers.Tokenizer
+  encoder: PyTree  # host arrays, without heads
+  pooler: dict[str, np.ndarray] | None  # kernel and bias, where there is one
+  is_fine_tuned: bool = False  # by this code: its layers have learnt a task
+
+
+def load(path: str) -> Pretrained:
+  """Reads a workdir's newest checkpoint or any of `exchange.formats`.
+
+  Raises:
+    UserError: there is nothing of the kind, or it is damaged.
+  """
+  if published.is_published(path):
+    return _load_published(path)
+  config = config_lib.load(path)
+  _, params = checkpoints.load_params(path)
+  name = next(name for name in ENCODERS if name in params)
+  tokenizer = tokenizers.load_tokenizer(os.path.join(path, "tokenizer"))
+  network = jax.device_get(params[name])
+  encoder = {part: value for part, value in network.items() if not part.endswith("_head")}
+  pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
+  return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
+
+
+def of_run(config, tokenizer, params: PyTree) -> Pretrained:
+  """The kept encoder of a run that is still training; every process gets the whole arrays."""
+  name = next(name for name in ENCODERS if name in params)
+  network = {part: value for part, value in params[name].items() if not part.endswith("_head")}
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+    network = multihost_utils.process_allgather(network, tiled=True)
+  return Pretrained(config.model.to_dict(), tokenizer, jax.device_get(network), None)
+
+
+def _load_published(path: str) -> Pretrained:
+  weights = formats.read(path)
+  name = next((name for name in weights if name != "generator"), "generator")
+  tokenizer = published.load_tokenizer(path)
+  encoder = published.make_encoder(name, weights[name], tokenizer.vocab_size, path)._replace(head_names=())
+  params = published.make_params(encoder, weights[name])
+  t, tensors = encoder.transformer, weights[name].tensors
+  keys = ("vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_attention_heads",
+          "intermediate_size", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
+          "layer_norm_eps", "initializer_range")
+  dense = POOLERS.get(weights[name].config["model_type"], "")
+  pooler = None
+  if f"{dense}.weight" in tensors:
+    pooler = {"kernel": np.asarray(tensors[f"{dense}.weight"], np.float32).T,
+              "bias": np.asarray(tensors[f"{dense}.bias"], np.float32)}
+  return Pretrained({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
+
+
+def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
+                pretrained: Pretrained | None, fresh_layers: int = 0) -> PyTree:
+  """{"encoder": ...} with fresh heads; the encoder is the pre-trained one, or fresh where that is None.
+
+  Args:
+    fresh_layers: so many of the top layers are fresh too.
+
+  Raises:
+    UserError: the pre-trained arrays do not have the shapes of the model, or it has fewer layers than are to be fresh.
+  """
+  if fresh_layers > transformer.num_hidden_layers:
+    raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
+                    allowed=f"0 to {transformer.num_hidden_layers}", fix="lower --config.task.fresh_layers")
+  if pretrained is None:
+    return {"encoder": _init_parts(rng, transformer, head_names)}
+  shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
+  heads = {name for name in shapes if name.endswith("_head")}
+  wanted, given = ({path: leaf.shape for path, leaf in sharding.by_path(tree).items()} for tree in (
+    {name: value for name, value in shapes.items() if name not in heads}, pretrained.encoder))
+  if wanted != given:
+    odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
+                    allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
+  layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
+  fresh = _init_parts(rng, transformer, head_names, (*sorted(heads), *(f"layer_{i:02d}" for i in layers)))
+  for name in SENTENCE_HEADS:
+    if pretrained.pooler is not None and "dense" in fresh.get(name, {}):
+      fresh[name]["dense"] = pretrained.pooler
+  return {"encoder": {**pretrained.encoder, **fresh}}
+
+
+@functools.partial(jax.jit, static_argnames=("transformer", "head_names", "names"))
+def _init_parts(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
+                names: tuple[str, ...] | None = None) -> PyTree:
+  """The network's new parameters below these names, None: all. One small program for all seeds, not one an array."""
+  ids = jnp.zeros((1, 8), jnp.int32)
+  batch = {"input_ids": ids, "token_type_ids": ids,
+           **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
+  params = Bert(transformer, head_names=head_names).init(rng, batch, False, method="task_outputs")["params"]
+  return params if names is None else {name: params[name] for name in names}

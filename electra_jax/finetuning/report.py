@@ -1,0 +1,32 @@
+"""The table of a fine-tuning: Markdown over the seeds, next to the papers' rows."""
+
+from collections.abc import Mapping, Sequence
+
+from electra_jax.tasks import glue, race, squad
+from electra_jax.tasks.base import Task
+from electra_jax.tasks.scoring import percent
+
+
+def results_table(config, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
+                  together: Mapping[str, float]) -> str:
+  """Markdown: dev scores in percent, their spread, each run, and what the papers have."""
+  start = ("random parameters of the size of " if config.task.from_scratch else "") + config.task.init_from
+  lines = [f"# {task.name}: dev scores in percent, {len(runs)} seeds", "", f"Started from {start}; "
+           f"{config.task.num_epochs:g} epochs, batch {config.train.batch_size}, rate "
+           f"{config.optimizer.learning_rate:g}, layer-wise decay {config.task.layer_decay:g}, the "
+           f"{config.task.select} parameters of each run.", "",
+           "| Metric | Median | Min | Max | SD | Runs | Ensemble |",
+           "|---|---|---|---|---|---|---|"]
+  for name, row in summary.items():
+    failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
+    lines.append(f"| {name} | {percent(row['median'])} | {percent(row['min'])} | {percent(row['max'])} | "
+                 f"{percent(row['sd'])} | {row['num_runs']}{failed} | {percent(together.get(name, float('nan')))} |")
+  scores = {run["seed"]: percent(run["scores"][task.metric]) for run in runs}
+  values = ", ".join(f"{seed}: {'failed' if score == '-' else score}" for seed, score in scores.items())
+  lines += ["", f"Each run's {task.metric} by seed: {values}."]
+  rows = {model: scores[task.name] for papers in (glue.PAPER, squad.PAPER, race.PAPER)
+          for model, scores in papers.items() if task.name in scores}
+  if rows:
+    lines += ["", f"| The papers' {task.metric} on dev | % |", "|---|---|",
+              *(f"| {model} | {value} |" for model, value in rows.items())]
+  return "\n".join(lines) + "\n"

@@ -1,0 +1,250 @@
+"""Results of a fine-tuning: a file for each seed, the best run's checkpoint, a table, a picture, a zip of answers.
+
+`<workdir>/seeds/<seed>.json` says that a seed is finished; such a seed is not run again. Beside it lie its outputs
+(`<seed>.npz`), from which ensembles are made. `<workdir>/checkpoints/` holds the best seed, to start from.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from electra_jax import config as config_lib
+from electra_jax.errors import UserError
+from electra_jax.finetuning import ensembles, pictures, report, submissions
+from electra_jax.tasks import baselines, labels, scoring
+from electra_jax.tasks.base import Example, Task
+from electra_jax.training import checkpoints
+from electra_jax.training.train_state import TrainState
+
+
+def claim(config, workdir: str) -> None:
+  """Makes a new workdir; in one with finished or begun seeds, makes sure that it holds this very run.
+
+  Raises:
+    UserError: it holds another run.
+  """
+  checkpoints.check_place(workdir)
+  is_begun = finished_seeds(workdir) or any(
+    os.path.isdir(os.path.join(workdir, name)) for name in ("groups", "checkpoints"))
+  if is_begun or os.path.exists(os.path.join(workdir, "config.json")):
+    before = config_lib.load(workdir)  # also in a new run: the config.json of something else is not replaced
+    if is_begun:
+      config_lib.check_resumable(before, config, workdir)
+  if jax.process_index() == 0:
+    os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
+
+
+def save_tokenizer_and_labels(workdir: str, tokenizer, task: Task) -> None:
+  """The vocabulary, and labels.json: the label names in the order of the outputs, which predicting needs."""
+  if jax.process_index() == 0:
+    folder = os.path.join(workdir, "tokenizer")
+    if not os.path.isdir(folder):
+      tokenizer.save(folder)
+    write_json(os.path.join(workdir, "labels.json"), {
+      "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names)})
+
+
+def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: str, say: Callable[[str], None]) -> None:
+  """Says of the splits' examples what the labels are and what there is to beat; baselines.json keeps the latter."""
+  if jax.process_index():
+    return
+  for line in labels.introduce(task, examples):
+    say(line)
+  found = baselines.measure(task, *(examples[split] for split in task.splits[:2]))
+  write_json(os.path.join(workdir, "baselines.json"), found)
+  if found:
+    say(baselines.describe(task.metric, math.inf, found))
+
+
+def describe_baselines(workdir: str, metric: str, median: float) -> str:
+  """What `baselines.describe` says of a fine-tuned workdir's; "" without any."""
+  path = os.path.join(workdir, "baselines.json")
+  return baselines.describe(metric, median, read_json(path)) if os.path.exists(path) else ""
+
+
+def finished_seeds(workdir: str) -> list[int]:
+  """Seeds with a result, ascending."""
+  folder = os.path.join(workdir, "seeds")
+  names = os.listdir(folder) if os.path.isdir(folder) else []
+  return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+
+
+def group_folder(workdir: str, seeds: Sequence[int]) -> str:
+  """Where seeds that train together keep their checkpoints and curves."""
+  return os.path.join(workdir, "groups", "_".join(map(str, seeds)))
+
+
+def read_curve(folder: str, last_step: int) -> list[dict]:
+  """The dev scores up to a step: [{"step": ..., "scores": [metrics of each seed]}]."""
+  path = os.path.join(folder, "curve.json")
+  return [row for row in read_json(path) if row["step"] <= last_step] if os.path.exists(path) else []
+
+
+def write_curve(folder: str, curve: list[dict]) -> None:
+  """Keeps the dev scores so far."""
+  if jax.process_index() == 0:
+    write_json(os.path.join(folder, "curve.json"), curve)
+
+
+def is_stale(curve: list[dict], metric: str, patience_evals: int) -> bool:
+  """Whether every seed has gone through `patience_evals` evaluations without a better score; 0 = never."""
+  if not patience_evals or len(curve) <= patience_evals:
+    return False
+  for values in zip(*([row[metric] for row in point["scores"]] for point in curve)):
+    best = scoring.best(values)
+    if best is not None and len(values) - 1 - best < patience_evals:
+      return False
+  return True
+
+
+def record(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
+           curve: list[dict]) -> None:
+  """Writes each seed's outputs and then its result; from here on it is finished.
+
+  Args:
+    outputs: {split: (split, outputs of each seed)} of the dev and test splits.
+  """
+  if jax.process_index():
+    return
+  for number, seed in enumerate(seeds):
+    arrays = {f"{split}/{name}": x for split, (_, found) in outputs.items() for name, x in found[number].items()}
+    path = os.path.join(workdir, "seeds", f"{seed}.npz")
+    with open(f"{path}.partial", "wb") as file:
+      np.savez(file, **arrays)
+    os.replace(f"{path}.partial", path)
+    if task.files is not None:
+      write_answers(task, os.path.join(workdir, "seeds", str(seed)),
+                    {split: (data, found[number]) for split, (data, found) in outputs.items()})
+    own = [{"step": point["step"], **point["scores"][number]} for point in curve]
+    write_json(os.path.join(workdir, "seeds", f"{seed}.json"), {
+      "seed": seed, "task": task.name, "metric": task.metric, "select": config.task.select,
+      "scores": scores[number], "curve": own})
+
+
+def write_answers(task: Task, folder: str, outputs: dict) -> None:
+  """A run's answers in the files of the task, for example predictions.json of SQuAD's official script.
+
+  Args:
+    outputs: {split: (split, outputs of one seed)}.
+  """
+  answers = {split: (task.decode(found, data.features, data.examples), data.examples)
+             for split, (data, found) in outputs.items()}
+  submissions.write_files(folder, task.files(answers))
+
+
+def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
+                  params_of: Callable[[int], dict]) -> None:
+  """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds.
+
+  Where all seeds have failed there is nothing to save.
+  """
+  before = [result["scores"][task.metric] for result in load(workdir)]
+  values = [row[task.metric] for row in scores]
+  best, best_before = scoring.best(values), scoring.best(before)
+  if best is None or (best_before is not None and values[best] <= before[best_before]):
+    return
+  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
+  step = len(before) + len(seeds)
+  saved.save(TrainState(np.int32(step), params_of(best), {}), step)
+  saved.close()
+
+
+def drop_group_checkpoints(folder: str) -> None:
+  """Moments are of no use any more; the curves stay."""
+  if jax.process_index() == 0:
+    shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
+
+
+def load(workdir: str) -> list[dict]:
+  """The results of all finished seeds."""
+  return [read_json(os.path.join(workdir, "seeds", f"{seed}.json")) for seed in finished_seeds(workdir)]
+
+
+def null_odds_threshold(workdir: str) -> float:
+  """Above which the best run leaves a question unanswered, as its dev set chose; 0 where there is no such choice."""
+  runs = load(workdir)
+  best = scoring.best([run["scores"][run["metric"]] for run in runs])
+  path = os.path.join(workdir, "seeds", str(runs[best]["seed"]), "threshold.json") if best is not None else ""
+  return read_json(path)["null_odds_threshold"] if os.path.exists(path) else 0.0
+
+
+def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
+  """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
+  wanted = range(config.seed, config.seed + config.task.num_seeds)
+  runs = [run for run in load(workdir) if run["seed"] in wanted]
+  # A metric of a kind of questions that the set does not have is none of a failed run: it has no row.
+  names = [name for name in runs[0]["scores"]
+           if name == task.metric or any(math.isfinite(run["scores"][name]) for run in runs)]
+  summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in names}
+  if jax.process_index():
+    return summary
+  members = ensembles.choose([(workdir, run) for run in runs], task.metric, len(runs))
+  together = ensembles.score(task, members)
+  text = report.results_table(config, task, runs, summary, together)
+  if told := describe_baselines(workdir, task.metric, summary[task.metric]["median"]):
+    text += f"\n{told}\n"
+  if members and task.head in ("classification", "multi_label"):
+    text += f"\nThe best seed, {members[0][1]}, on {task.splits[1]}:\n\n" + labels.class_tables(
+      task, *ensembles.answer(task, members[:1], task.splits[1]))
+  text += f"\nOf the files: {describe_left_out(task)}.\n" if task.left_out else ""
+  with open(os.path.join(workdir, "results.md"), "w", encoding="utf-8") as file:
+    file.write(text)
+  write_json(os.path.join(workdir, "results.json"), {"task": task.name, "summary": summary, "ensemble": together,
+                                                     "init_from": config.task.init_from, "runs": runs})
+  say(text)
+  try:
+    pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
+  except UserError as error:  # without a picture the scores are as good
+    say(f"No curves.png: {error.what}; {error.fix}.")
+  if config.task.write_test_predictions and task.submission is not None:
+    say(submissions.write(config, task, workdir, runs))
+  if task.files is not None:
+    say(submissions.write_files_of_runs(task, workdir, members, config.task.write_test_predictions))
+  return summary
+
+
+def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -> str:
+  """The dev scores of all seeds in one line."""
+  values = [row[task.metric] for row in scores]
+  found = scoring.summarise(values)
+  failed = f"  ({found['num_failed']} without a finite score)" if found["num_failed"] else ""
+  return (f"dev at step {step}/{num_steps}: {task.metric} {' '.join(map(scoring.percent, values))}  "
+          f"median {scoring.percent(found['median'])}{failed}")
+
+
+def describe_left_out(task: Task) -> str:
+  """How many lines `Task.read` has passed over, and one of them."""
+  where, why = next(iter(task.left_out.items()))
+  return f"lines left out: {len(task.left_out):,}, the first {where} ({why})"
+
+
+def write_json(path: str, value) -> None:
+  """Atomically; NaN becomes null."""
+  def clean(x):
+    if isinstance(x, dict):
+      return {key: clean(item) for key, item in x.items()}
+    if isinstance(x, list | tuple):
+      return [clean(item) for item in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+    json.dump(clean(value), file, indent=2)
+  os.replace(f"{path}.partial", path)
+
+
+def read_json(path: str):
+  """What `write_json` wrote; null comes back as NaN."""
+  def restore(x):
+    if isinstance(x, dict):
+      return {key: restore(item) for key, item in x.items()}
+    if isinstance(x, list):
+      return [restore(item) for item in x]
+    return math.nan if x is None else x
+
+  with open(path, encoding="utf-8") as file:
+    return restore(json.load(file))

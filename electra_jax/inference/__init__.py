@@ -1,0 +1,1 @@
+"""Answers of trained models: how a run is loaded, what pre-training heads and task heads say."""

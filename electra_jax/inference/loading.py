@@ -1,0 +1,91 @@
+"""Loading of what was trained: a run's workdir, a fine-tuned one, or published weights become a Run."""
+
+import json
+import os
+from typing import NamedTuple
+
+import jax
+from jaxtyping import PyTree
+from ml_collections import FrozenConfigDict
+
+from electra_jax import config as config_lib
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import formats, published
+from electra_jax.finetuning import results
+from electra_jax.models.bert import make_transformer_config, with_task
+from electra_jax.objectives import predictors
+from electra_jax.objectives.predictors import Network
+from electra_jax.tasks import HEADS
+from electra_jax.training import checkpoints
+
+LABELS_FILE = "labels.json"  # beside the checkpoints of a fine-tuned run: task, head, label names
+
+
+class Run(NamedTuple):
+  """A trained run, ready to answer."""
+
+  config: FrozenConfigDict
+  tokenizer: tokenizers.Tokenizer
+  step: int | None  # optimizer updates behind the parameters; None: published weights do not say
+  params: PyTree
+  network: Network
+  folder: str = ""  # that it was read from
+
+
+def load(workdir: str, step: int | None = None) -> Run:
+  """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
+
+  In place of a workdir it takes an export or published weights, of any of `exchange.formats`; these have no step.
+
+  Raises:
+    UserError: there is no run or no such checkpoint, or a part of it is damaged.
+  """
+  workdir = os.fspath(workdir)
+  if formats.find(workdir):
+    if step is not None:
+      raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
+                      fix="leave --step out, or give the workdir of a run")
+    config, tokenizer, params, network = published.load(workdir)
+    return Run(config, tokenizer, None, params, network, workdir)
+  config = config_lib.load(workdir)
+  step, params = checkpoints.load_params(workdir, step=step)
+  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
+  # CPUs have no bfloat16 units worth the lost digits.
+  dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
+  transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
+  if os.path.exists(os.path.join(workdir, LABELS_FILE)):
+    facts = _read_labels(workdir)
+    transformer = with_task(transformer, config.task, facts["num_labels"])
+    network = predictors.separate(predictors.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
+    return Run(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
+  network = predictors.make(transformer, config.generator, config.objective)
+  return Run(config, tokenizer, step, params, network)
+
+
+def _read_labels(workdir: str) -> dict:
+  """What fine-tuning noted about the head: task, head, num_labels, label_names."""
+  path = os.path.join(workdir, LABELS_FILE)
+  try:
+    with open(path, encoding="utf-8") as file:
+      facts = json.load(file)
+    return {"task": str(facts["task"]), "head": next(head for head in HEADS if head == facts["head"]),
+            "num_labels": int(facts["num_labels"]), "label_names": tuple(facts["label_names"])}
+  except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+    raise UserError("The labels of the fine-tuned run cannot be read", got=f"{path}: {error!r}",
+                    allowed="the file as fine-tuning wrote it", fix="restore it from a backup") from error
+
+
+def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
+  """The config of a fine-tuned run with what `fine_tuned` must know of its head."""
+  known = config.to_dict()
+  keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
+  # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.
+  scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
+  head = "classification" if scores == "sigmoid" else facts["head"]
+  known["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
+                         **{key: known["task"][key] for key in keys},
+                         "is_answerable_known": facts["task"] == "squad_v2.0",  # of v1.1 that head was not trained
+                         "null_odds_threshold": results.null_odds_threshold(workdir)}
+  known["objective"]["name"], known["generator"]["kind"] = facts["task"], "none"
+  return FrozenConfigDict(known)

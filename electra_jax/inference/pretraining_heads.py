@@ -1,0 +1,351 @@
+"""Answers of a trained run: fill masks, find replaced tokens, corrupt a batch as the generator does.
+
+`load` reads a workdir; everything else is a pure function of the loaded run and texts. ELECTRA answers with its
+generator (masks) and its discriminator (replaced tokens), section 2 of its paper; BERT and RoBERTa with their MLM head.
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from electra_jax.data import masking, sentences
+from electra_jax.data.sentences import Sentence, piece_text
+from electra_jax.errors import UserError
+from electra_jax.exchange import sentence_transformers
+from electra_jax.inference.loading import Run
+from electra_jax.inference.loading import load as load
+from electra_jax.models.attention import MASK_BIAS
+from electra_jax.models.heads import POOLINGS
+from electra_jax.objectives import electra_mlm, generators
+from electra_jax.objectives.predictors import Network
+
+Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
+
+BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
+
+
+class Candidate(NamedTuple):
+  """A token that may stand at a mask."""
+
+  text: str  # as `piece_text` gives it
+  token_id: int
+  probability: float
+
+
+class Judged(NamedTuple):
+  """The discriminator's view of a token or a word, which stands at text[start:end]."""
+
+  start: int
+  end: int
+  probability: float  # that it was replaced
+
+
+def encode(run: Run, text: str | Sentence) -> Sentence:
+  """`sentences.encode` with the run's tokenizer and length; what is encoded already stays.
+
+  Raises:
+    UserError: the text has no token, or more than the run was trained on.
+  """
+  if isinstance(text, Sentence):
+    return text
+  return sentences.encode(run.tokenizer, text, run.config.data.sequence_length)
+
+
+def make_batch(run: Run, encoded: Sequence[Sentence]) -> Batch:
+  """`sentences.make_batch` with the run's padding and length."""
+  return sentences.make_batch(encoded, run.tokenizer.pad_id, run.config.data.sequence_length)
+
+
+def batches_of(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[list[int]]:
+  """Indices of the wanted sentences, BATCH_SIZE at a time, of similar length."""
+  order = sorted(wanted, key=lambda index: len(encoded[index].ids))
+  for start in range(0, len(order), BATCH_SIZE):
+    yield order[start:start + BATCH_SIZE]
+
+
+def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+  """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
+
+  Several masks of one text are filled independently of each other, as in training.
+
+  Raises:
+    UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
+  """
+  tokenizer = run.tokenizer
+  is_special = np.zeros(run.config.model.vocab_size, bool)
+  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  most = int((~is_special).sum())
+  if not 1 <= top_k <= most:
+    raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
+                    fix="use --top_k=5")
+  encoded = [encode(run, text) for text in texts]
+  found = [[] for _ in encoded]
+  with_masks = [i for i, sentence in enumerate(encoded) if sentence.masks]
+  if with_masks:
+    _check_masked_lm(run, "This run has no masked LM to fill masks with")
+  for indices in batches_of(encoded, with_masks):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
+    for row, i in enumerate(indices):
+      found[i] = [[Candidate(piece_text(tokenizer, int(token)), int(token), float(probability))
+                   for token, probability in zip(ids[row, slot], probabilities[row, slot])]
+                  for slot in range(len(encoded[i].masks))]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "top_k"))
+def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Network, top_k: int
+                    ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
+  probabilities = jax.nn.softmax(network.mlm_logits(params, batch))  # [batch, predictions, vocab]
+  best, ids = jax.lax.top_k(jnp.where(is_special, -1.0, probabilities), top_k)
+  return ids, best
+
+
+def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+  """`fill_mask`, but generator and discriminator rank the candidates together (ELECTRA Appendix E).
+
+  A candidate's probability is the appendix's p_data, which is not normalised over them; at most 100 are ranked. While
+  one mask is in question, the generator's likeliest tokens fill the others.
+  """
+  tokenizer = run.tokenizer
+  is_special = np.zeros(run.config.model.vocab_size, bool)
+  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  number = min(electra_mlm.NUM_CANDIDATES, int((~is_special).sum()))
+  found = [[] for _ in encoded]
+  for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    settings = (run.config.objective.sampling_temperature, electra_mlm.corrupted_share(run.config))
+    ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
+    for row, i in enumerate(indices):
+      order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]
+      found[i] = [[Candidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
+                             float(p_data[row, slot, j])) for j in order[slot]]
+                  for slot in range(len(encoded[i].masks))]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "number", "settings"))
+def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Network, number: int, settings
+                   ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
+  temperature, mask_rate = settings
+  logits = jnp.where(is_special, MASK_BIAS, network.mlm_logits(params, batch) / temperature)
+  return electra_mlm.rank(logits, lambda ids: network.rtd_logits(params, batch, ids), electra_mlm.fill(logits, batch),
+                          batch["masked_positions"], number, mask_rate)
+
+
+def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judged]]:
+  """For each text the probability "replaced" of its tokens, special ones left out, with character offsets.
+
+  Fill masks first: the discriminator never saw a mask token in training.
+
+  Raises:
+    UserError: as `encode`; or the run has no discriminator.
+  """
+  check_electra(run, "This run has no discriminator to find replaced words with")
+  encoded = [encode(run, text) for text in texts]
+  found = [[] for _ in encoded]
+  for indices in batches_of(encoded, range(len(encoded))):
+    batch = make_batch(run, [encoded[i] for i in indices])
+    probabilities = jax.device_get(_replaced_probabilities(run.params, batch, run.network))
+    for row, i in enumerate(indices):
+      found[i] = [Judged(*encoded[i].offsets[position], float(probabilities[row, position]))
+                  for position in encoded[i].ordinary]
+  return found
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "batch length"]:
+  return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
+
+
+def embed(run: Run, texts: Sequence[str | Sentence], pooling: str | None = None) -> list[Float[np.ndarray, "hidden"]]:
+  """For each text a vector of the kept encoder's last layer: the mean over its tokens, special ones too, or [CLS]'s.
+
+  Args:
+    pooling: mean | cls; None: as a folder of sentence-transformers says, with its normalisation, else the mean.
+
+  Raises:
+    UserError: as `encode`; or `pooling` is unknown, or the folder's own is.
+  """
+  own = sentence_transformers.Embedding()
+  if pooling is None:
+    own = sentence_transformers.read(run.folder) or own
+  pooling = pooling or own.pooling
+  if pooling not in POOLINGS:
+    raise UserError("The pooling is unknown", got=pooling, allowed=", ".join(POOLINGS), fix="use --pooling=mean")
+  encoded = [encode(run, text.lower() if own.lowercase and isinstance(text, str) else text) for text in texts]
+  found = [np.empty(0)] * len(encoded)
+  for indices in batches_of(encoded, range(len(encoded))):
+    vectors = jax.device_get(pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
+    for vector, i in zip(vectors, indices):
+      found[i] = vector / max(float(np.linalg.norm(vector)), 1e-12) if own.is_normalised else vector
+  return found
+
+
+@functools.partial(jax.jit, static_argnames=("network", "pooling"))
+def pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
+  """One vector a row: the kept encoder's output, pooled over the real tokens by a row of `POOLINGS`."""
+  hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
+  return POOLINGS[pooling](hidden, batch["attention_mask"])
+
+
+def judge_words(text: str, tokens: Sequence[Judged]) -> list[Judged]:
+  """Words and signs of a text with the highest probability among their tokens: one replaced piece spoils a word.
+
+  >>> judge_words("a mat.", [Judged(0, 1, 0.25), Judged(2, 4, 0.5), Judged(4, 5, 0.75), Judged(5, 6, 0.0)])
+  [Judged(start=0, end=1, probability=0.25), Judged(start=2, end=5, probability=0.75), \
+Judged(start=5, end=6, probability=0.0)]
+  """
+  words = []
+  for word in WORD.finditer(text):
+    # Bytes of one character share its place, or lie with an empty range in front of it.
+    parts = [token.probability for token in tokens
+             if token.start < word.end() and max(token.end, token.start + 1) > word.start()]
+    if parts:
+      words.append(Judged(word.start(), word.end(), max(parts)))
+  return words
+
+
+def mask(run: Run, batch: Batch, seed: int = 0) -> Batch:
+  """The batch with tokens masked as in training: data.masking of the run's config; new masks for each seed and row."""
+  tokenizer, rows = run.tokenizer, np.arange(len(batch["input_ids"]))
+  num_tokens = batch["attention_mask"].sum(axis=1).astype(np.int32)
+  return batch | masking.mask_batch(batch["input_ids"], num_tokens, rows, np.zeros_like(rows), seed=seed,
+                                    masking=run.config.data.masking,
+                                    special_ids=masking.protected_ids(tokenizer, run.config.data.masking.never_mask),
+                                    mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size)
+
+
+def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch length"]:
+  """The discriminator's input: the generator's draws at the masked positions of a pipeline batch (ELECTRA section 2).
+
+  Raises:
+    UserError: the run has no generator beside its encoder.
+  """
+  check_electra(run, "This run has no generator that corrupts text for a discriminator")
+  _check_masked_lm(run, "This run's replacements are drawn from token counts, which it does not keep")
+  return jax.device_get(_corrupt(run.params, batch, jax.random.key(seed), run.network, run.config.objective))
+
+
+@functools.partial(jax.jit, static_argnames=("network", "config_objective"))
+def _corrupt(params, batch, rng, network: Network, config_objective) -> Int[Array, "batch length"]:
+  return generators.corrupt(rng, network.mlm_logits(params, batch), batch, config_objective).ids
+
+
+def _check_masked_lm(run: Run, what: str) -> None:
+  if run.network.mlm_logits is None:
+    raise UserError(what, got=f"generator.kind={run.config.generator.kind!r}",
+                    allowed="a run with generator.kind='learned', or a masked LM",
+                    fix="ask it about sentences without masks: it judges their words")
+
+
+def check_electra(run: Run, what: str) -> None:
+  """Raises the UserError `what` where there is no discriminator."""
+  if run.network.rtd_logits is None:
+    raise UserError(what, got=f"objective.name={run.config.objective.name!r}",
+                    allowed="a run with objective.name='rtd'",
+                    fix="fill masks with it instead, or train an ELECTRA: --config=configs/tiny.py")
+
+
+# ---- everything about a sentence ----
+
+
+class Replacement(NamedTuple):
+  """A masked token for which the generator drew another one."""
+
+  original: str
+  drawn: str
+  start: int  # of the drawn token in the corrupted text
+  end: int
+  probability: float  # that it was replaced, as the discriminator sees it
+
+
+class Corruption(NamedTuple):
+  """What became of a sentence in the hands of the generator."""
+
+  sentence: Sentence
+  words: list[Judged]
+  num_masked: int
+  replacements: list[Replacement]
+
+
+class Answer(NamedTuple):
+  """Everything that a run says about one sentence."""
+
+  sentence: Sentence
+  candidates: list[list[Candidate]]  # per mask, best first
+  filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
+  words: list[Judged] | None  # of `filled`; None: the run has no discriminator
+  corruption: Corruption | None  # only if asked for, and only of a sentence without masks
+  combined: list[list[Candidate]] | None = None  # as `candidates`, of both networks together; only if asked for
+
+
+def encode_question(run: Run, text: str | Sentence) -> Sentence:
+  """`encode`, for a text that the run has something to say about.
+
+  Raises:
+    UserError: as `encode`; or there is no mask to fill and no discriminator to judge the words.
+  """
+  sentence = encode(run, text)
+  if not sentence.masks and run.network.rtd_logits is None:
+    raise UserError("There is nothing to predict: no mask, and this run has no discriminator to judge the words",
+                    got=f"{sentence.text[:60]!r} for objective.name={run.config.objective.name!r}",
+                    allowed="a sentence with [MASK] or <mask>; without one only for runs with objective.name='rtd'",
+                    fix="write [MASK] in place of a word")
+  return sentence
+
+
+def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
+           seed: int = 0, with_combined: bool = False) -> list[Answer]:
+  """What the run says about each text; `with_combined` costs 100 passes a mask and is left out where it has no sense.
+
+  Raises:
+    UserError: as `encode_question`, or the run cannot do what is asked for.
+  """
+  encoded = [encode_question(run, text) for text in texts]
+  candidates = fill_mask(run, encoded, top_k)
+  best = [{position: found[0].token_id for position, found in zip(sentence.masks, masks)}
+          for sentence, masks in zip(encoded, candidates)]
+  filled = [sentences.put_in(run.tokenizer, sentence, new_ids) for sentence, new_ids in zip(encoded, best)]
+  words, corruptions = [None] * len(texts), [None] * len(texts)
+  if run.network.rtd_logits is not None:
+    words = [judge_words(sentence.text, tokens) for sentence, tokens in zip(filled, detect_replaced(run, filled))]
+  if with_corruption:
+    whole = [i for i, sentence in enumerate(encoded) if not sentence.masks]
+    for i, corruption in zip(whole, corrupt_sentences(run, [encoded[i] for i in whole], seed)):
+      corruptions[i] = corruption
+  combined = [None] * len(texts)
+  if with_combined and electra_mlm.applies(run.config):
+    combined = fill_mask_together(run, encoded, top_k)
+  return [Answer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
+
+
+def corrupt_sentences(run: Run, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:
+  """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
+
+  Raises:
+    UserError: the run has no generator beside its encoder.
+  """
+  corruptions = []
+  for start in range(0, len(encoded), BATCH_SIZE):
+    originals = encoded[start:start + BATCH_SIZE]
+    batch = mask(run, make_batch(run, originals), seed)
+    drawn_ids = corrupt(run, batch, seed)
+    changes = [{position: int(new) for position, (old, new) in enumerate(zip(original.ids, row)) if old != new}
+               for original, row in zip(originals, drawn_ids)]
+    corrupted = [sentences.put_in(run.tokenizer, original, change) for original, change in zip(originals, changes)]
+    for row, tokens in enumerate(detect_replaced(run, corrupted)):
+      judged = dict(zip(corrupted[row].ordinary, tokens))
+      replacements = [Replacement(piece_text(run.tokenizer, originals[row].ids[position]).strip(),
+                                  piece_text(run.tokenizer, new).strip(), *judged[position])
+                      for position, new in changes[row].items()]
+      words = judge_words(corrupted[row].text, tokens)
+      corruptions.append(Corruption(corrupted[row], words, int(batch["masked_weights"][row].sum()), replacements))
+  return corruptions

@@ -1,0 +1,229 @@
+"""Answers of a fine-tuned model: classes of a text or pair, tags of words, the best choice, an answer in a text.
+
+Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
+there; `Said.was_cut` tells.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+from scipy.special import expit, softmax
+
+from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
+from electra_jax.inference.pretraining_heads import Run
+from electra_jax.objectives.predictors import Network
+from electra_jax.tasks import HEADS, batches, features, race, sequences, squad
+from electra_jax.tasks.base import Example, Feature
+
+SCORES = {"softmax": softmax, "sigmoid": expit, "none": lambda logits: logits}  # names as in `hf_config.scores_of`
+ROWS = (1, 4, 16, pretraining_heads.BATCH_SIZE)  # sizes of batches, so that few programs compile
+
+
+class Said(NamedTuple):
+  """An answer."""
+
+  found: Any  # Classes, Tags, probabilities of the choices, or Answer
+  was_cut: bool  # whether the model read all of the texts
+
+
+class Classes(NamedTuple):
+  """What a classification head says."""
+
+  labels: tuple[str, ...]  # of a regression to one value none
+  values: Float[np.ndarray, "labels"]  # probabilities; of a regression the values themselves
+  scores: str  # how they were made of logits: softmax | sigmoid (each label may be true by itself) | none
+
+
+class Tags(NamedTuple):
+  """The tag of each word."""
+
+  names: tuple[str, ...]  # of words that were cut off "O", or the first label
+  probabilities: Float[np.ndarray, "words"]  # of the words that were read
+
+
+class Answer(NamedTuple):
+  """The best span of a context."""
+
+  text: str  # "": the model finds that the context does not answer the question
+  candidates: tuple[squad.Candidate, ...]  # the best first
+  null_odds: float  # how much likelier no answer is than one: a logit; of other code bases see `answer_questions`
+
+
+# ---- encoding ----
+
+
+def encode_texts(run: Run, first: str, second: str | None = None) -> list[Feature]:
+  """A text, or a pair.
+
+  Raises:
+    UserError: a text is empty.
+  """
+  texts = [first] if second is None else [first, second]
+  for name, text in zip(("text", "pair"), texts):
+    _check_text(name, text)
+  return [features.sequence(run.tokenizer, texts, run.config.data.sequence_length)]
+
+
+def encode_words(run: Run, words: str | Sequence[str]) -> list[Feature]:
+  """A sentence of words, as a list or with blanks between them.
+
+  Raises:
+    UserError: there is no word.
+  """
+  words = words.split() if isinstance(words, str) else list(words)
+  _check_text("words", " ".join(words))
+  example = Example("", (tuple(words),), None, "")
+  return [features.words(run.tokenizer, example, run.config.data.sequence_length, {}) | {"_example": example}]
+
+
+def encode_choices(run: Run, text: str, choices: Sequence[str], question: str | None = None) -> list[Feature]:
+  """A row for each choice, with the question in front of it if there is one (RACE).
+
+  Raises:
+    UserError: a text is empty, or there is nothing to choose between.
+  """
+  _check_text("text", text)
+  if isinstance(choices, str) or len(choices) < 2 or not all(choice.strip() for choice in choices):
+    raise UserError("There is nothing to choose between", got=repr(choices), allowed="a list of two texts or more",
+                    fix='write "choices": ["one", "another"]')
+  options = [choice if question is None else race.question_and_answer(question, choice) for choice in choices]
+  return race.choices(run.tokenizer, text, options, run.config.data.sequence_length,
+                      run.config.fine_tuned.max_question_length)
+
+
+def encode_question(run: Run, question: str, context: str) -> list[Feature]:
+  """The question with overlapping windows of the context.
+
+  Raises:
+    UserError: a text is empty, or the question leaves no room.
+  """
+  _check_text("question", question)
+  _check_text("context", context)
+  known, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
+  rows = squad.windows(example, *squad.encode_context(run.tokenizer, context), run.tokenizer,
+                       run.config.data.sequence_length, stride=known.window_stride,
+                       max_question=known.max_question_length, with_null=known.is_answerable_known,
+                       is_joint=known.head == "joint_span")
+  return [row | {"_example": example} for row in rows]
+
+
+def _check_text(field: str, text: str) -> None:
+  if not text.strip():
+    raise UserError(f"The {field} is empty", got=repr(text), allowed="text with at least one visible character",
+                    fix=f"fill the field `{field}`")
+
+
+# ---- answers ----
+
+
+def check_head(run: Run, *heads: str) -> None:
+  """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
+  found = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
+  if found not in heads:
+    raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
+                    got=found.replace("_", " ") or "no head of fine-tuning",
+                    allowed="a fine-tuned run, its export, or such a Hugging Face folder",
+                    fix="fine-tune it first, or ask for something else with --task")
+
+
+def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """`Classes` of each text or pair.
+
+  Raises:
+    UserError: the model has no classification head.
+  """
+  check_head(run, "classification", "regression")
+  scores, labels = run.config.fine_tuned.scores, tuple(run.config.fine_tuned.labels)
+  if scores == "none" and len(labels) <= 1:
+    labels = ()
+  outputs = _outputs(run, asked)["classification_head"]
+  return _said(asked, [Classes(labels, SCORES[scores](rows[0]), scores) for rows in outputs])
+
+
+def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """`Tags` of each sentence.
+
+  Raises:
+    UserError: the model has no tagging head.
+  """
+  check_head(run, "tagging")
+  outputs, labels = _outputs(run, asked)["tagging_head"], tuple(run.config.fine_tuned.labels)
+  found = []
+  for rows, asked_one in zip(outputs, asked):
+    (names,) = sequences.decode_tags({"tagging_head": rows}, asked_one, [asked_one[0]["_example"]], labels)
+    found.append(Tags(names, softmax(rows[0][asked_one[0]["_first"]], axis=-1).max(axis=-1)))
+  return _said(asked, found)
+
+
+def choose(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """The probability of each choice.
+
+  Raises:
+    UserError: the model has no multiple-choice head.
+  """
+  check_head(run, "multiple_choice")
+  return _said(asked, [softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
+
+
+def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+  """An `Answer` to each question.
+
+  What was fine-tuned here on SQuAD 2.0 says by a head of its own whether there is an answer, with the threshold that
+  its dev set chose. Of others `null_odds` is the score of [CLS] as an answer minus that of the best one, and they
+  always answer: nobody can see from their files whether they have learnt not to.
+
+  Raises:
+    UserError: the model has no span head.
+  """
+  check_head(run, *squad.HEADS.values())
+  known, outputs, found = run.config.fine_tuned, _outputs(run, asked), []
+  head = HEADS[known.head][0][0]
+  for number, rows in enumerate(asked):
+    spans = outputs[head][number]
+    null = outputs["answerable_head"][number] if known.is_answerable_known else np.zeros(len(rows))
+    (one,) = squad.decode({head: spans, "answerable_head": null}, [row | {"_example": 0} for row in rows],
+                          [rows[0]["_example"]], max_answer=known.max_answer_length, num_best=known.num_best)
+    one = one or squad.Answer((), np.nan)  # of a network that says no numbers
+    text, odds = squad.best_text(one), one.null_odds
+    if known.is_answerable_known:
+      text = text if odds <= known.null_odds_threshold else ""
+    elif one.candidates:
+      best = one.candidates[0]
+      odds = min(float(span[0, :2].sum()) for span in spans) - best.start_logit - best.end_logit
+    found.append(Answer(text, one.candidates, odds))
+  return _said(asked, found)
+
+
+def _said(asked: Sequence[list[Feature]], found: list) -> list[Said]:
+  return [Said(one, any(row["_was_cut"] for row in rows)) for one, rows in zip(found, asked, strict=True)]
+
+
+def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np.ndarray]]]:
+  """{head: its outputs for each row of each question}; rows of similar length are computed together."""
+  rows = [row for one in asked for row in one]
+  found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
+  chunks = batches.by_length(rows, ROWS[-1])
+
+  def compute(chosen: list[int]) -> dict[str, Array]:
+    size = next(size for size in ROWS if size >= len(chosen))
+    length = batches.bucket(batches.num_tokens(rows[chosen[-1]]), run.config.data.sequence_length)
+    batch = batches.collate([rows[i] for i in chosen], size, length, run.tokenizer.pad_id, run.config.fine_tuned.head)
+    return _task_outputs(run.params, batch, run.network)
+
+  for chosen, outputs in zip(chunks, batches.one_ahead(map(compute, chunks)), strict=True):
+    for name, values in jax.device_get(outputs).items():
+      for value, i in zip(values, chosen):
+        found[name][i] = value
+  bounds = np.cumsum([0, *map(len, asked)])
+  return {name: [values[a:b] for a, b in itertools.pairwise(bounds)] for name, values in found.items()}
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _task_outputs(params: PyTree, batch, network: Network) -> dict[str, Array]:
+  return network.task_outputs(params, batch)

@@ -1,0 +1,1 @@
+"""GPU kernels: Triton for every GPU that Pallas knows, Mosaic for Hopper."""

@@ -1,0 +1,47 @@
+"""Attention with dropout on Hopper GPUs (H100, H200), in Pallas' Mosaic: twice as fast as the Triton kernels.
+
+The same functions as `gpu_attention`'s, with the same dropout.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from electra_jax.models.kernels import mosaic_backward, mosaic_forward
+
+# (warpgroups that compute, keys of a block, blocks in shared memory), measured on an H200
+FORWARD_DROPOUT, FORWARD = (2, 128, 2), (4, 64, 4)
+
+
+def fits(kernels: str, shape: tuple[int, ...], dtype) -> bool:
+  """Whether the kernels take a product [batch, length, heads, 3, head_dim]."""
+  _, length, _, _, head_dim = shape
+  is_wanted = (kernels == "mosaic" and dtype == jnp.bfloat16) or kernels == "interpret_mosaic"
+  return is_wanted and head_dim == 64 and length in (128, 256, 384, 512)
+
+
+def adds_bias(length: int) -> bool:
+  """The copy engine brings the product as it is into shared memory, where the matrix unit reads it."""
+  del length
+  return False
+
+
+@functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
+def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
+  """See `gpu_attention.forward`."""
+  del bias
+  groups, keys, stages = FORWARD_DROPOUT if rate or product.shape[1] % 256 else FORWARD
+  return mosaic_forward.forward(seeds, lengths, product, num_heads=num_heads, rate=rate, interpret=interpret,
+                                groups=groups, keys=keys, stages=stages)
+
+
+@functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
+def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
+             interpret: bool):
+  """See `gpu_attention.backward`."""
+  del bias
+  dots = jnp.einsum("bsnd,bsnd->bns", context.astype(jnp.float32), gradient.astype(jnp.float32))
+  d_product = mosaic_backward.backward(seeds, lengths, product, log_sums, dots, gradient, num_heads=num_heads,
+                                       rate=rate, interpret=interpret)
+  return d_product, d_product.astype(jnp.float32).sum((0, 1), keepdims=True)

@@ -1,0 +1,107 @@
+"""Forward passes of a trained run, for each objective: what prediction needs, without dropout."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from electra_jax.models.bert import Bert
+from electra_jax.models.electra import Electra
+from electra_jax.models.transformer import TransformerConfig
+from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm, table
+from electra_jax.objectives.base import Batch
+
+
+class Network(NamedTuple):
+  """Functions of a run's parameters, whatever these are called; None where the run has nothing of the kind."""
+
+  mlm_logits: Callable[[PyTree, Batch], Array] | None  # -> float32 [batch, predictions, vocab]
+  rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
+  encode: Callable[[PyTree, Batch, Array], Array]  # the kept encoder: (params, batch, ids) -> [batch, length, hidden]
+  task_outputs: Callable[[PyTree, Batch], dict[str, Array]] | None = None  # of a fine-tuned model, by its heads' names
+
+
+class Encoder(NamedTuple):
+  """An encoder that shares nothing."""
+
+  name: str  # of its subtree of the parameters
+  transformer: TransformerConfig
+  head_names: tuple[str, ...]
+
+  def apply(self, params: PyTree, method: str, *arguments) -> Array | dict[str, Array]:
+    """A pass of the encoder without dropout; `method` is of `Bert`."""
+    model = Bert(self.transformer, head_names=self.head_names)
+    return model.apply({"params": params[self.name]}, *arguments, False, method=method)
+
+
+@functools.cache
+def separate(*encoders: Encoder) -> Network:
+  """Encoders side by side, as published models are; the first one is the kept one. One with heads of fine-tuning is
+  alone and has no others.
+  """
+  owners = {head: encoder for encoder in reversed(encoders) for head in encoder.head_names}
+  mlm, rtd = owners.get("mlm_head"), owners.get("rtd_head")
+  return Network(
+    mlm and (lambda params, batch: mlm.apply(params, "mlm_logits", batch, batch["masked_input_ids"])
+             .astype(jnp.float32)),
+    rtd and (lambda params, batch, ids: rtd.apply(params, "rtd_logits", batch, ids)),
+    lambda params, batch, ids: encoders[0].apply(params, "encode", batch, ids),
+    (lambda params, batch: encoders[0].apply(params, "task_outputs", batch)) if owners and not (mlm or rtd) else None)
+
+
+@functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
+def make(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
+  return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
+
+
+def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  del config_generator, config_objective
+  return separate(Encoder("encoder", transformer, ("mlm_head",)))
+
+
+def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """Heads that only training needs are left out."""
+  model = generators.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model),
+                 lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
+                                                        method="discriminator_logits"), _encode(model))
+
+
+def _replace_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """Masks are filled by the generator: the kept encoder has never seen one."""
+  model = replace_mlm.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model), None, _encode(model))
+
+
+def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+  """As above; besides, what the copy gate does not trust counts as replaced."""
+  model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
+  return Network(_generator_logits(model),
+                 lambda params, batch, ids: -model.apply({"params": params}, batch, ids, False,
+                                                         method=all_tokens_mlm.copy_gate), _encode(model))
+
+
+def _generator_logits(model: Electra) -> Callable | None:
+  """None: a generator of token counts knows nothing about a sentence."""
+  if model.generator_config is None:
+    return None
+  return lambda params, batch: (model.apply({"params": params}, batch, False, method="generator_logits")
+                                .astype(jnp.float32))
+
+
+def _encode(model: Electra) -> Callable:
+  def hidden(module, batch, ids):
+    return module.encoder.encode(batch, ids, False)
+
+  return lambda params, batch, ids: model.apply({"params": params}, batch, ids, method=hidden)
+
+
+PREDICTORS = {
+  "masked_lm": _masked_lm,
+  "electra": _electra,
+  "replace_mlm": _replace_mlm,
+  "all_tokens_mlm": _all_tokens_mlm,
+}

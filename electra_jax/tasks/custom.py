@@ -1,0 +1,170 @@
+"""A user's own data: JSON lines, CSV or TSV with a text (or two) and a label, several labels, a score or tags."""
+
+import functools
+import random
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from electra_jax.errors import UserError
+from electra_jax.tasks import labels as labels_lib
+from electra_jax.tasks import scoring, sequences
+from electra_jax.tasks.base import Example, Task
+from electra_jax.tasks.records import Record, read_records
+
+METRICS = {"own_classification": ("accuracy", "f1"), "own_multi_label": ("micro_f1", "f1", "accuracy"),
+           "own_regression": ("spearman", "pearson"),
+           "own_tagging": ("entity_f1", "tag_accuracy")}
+
+
+def make(name: str, config_task) -> Task:
+  """A row of METRICS over the files that the `task` branch names.
+
+  The labels are those of the training file, sorted; without a dev file every tenth training example is kept for
+  scoring (`dev_part`).
+
+  Raises:
+    UserError: a file, column or label is missing or wrong; file and line are named.
+  """
+  is_regression, is_tagging, is_multi = (name == f"own_{kind}" for kind in ("regression", "tagging", "multi_label"))
+  fields = tuple(field.strip() for field in config_task.text_fields.split(","))
+  records = read_records(config_task.train_path)
+  parts = _list if is_tagging else functools.partial(_several, separator=config_task.label_separator)
+  labels = () if is_regression else _labels(
+    records, config_task.label_field, parts if is_tagging or is_multi else lambda value, where: [value])
+
+  def examples(found: Sequence[Record], labelled: bool) -> list[Example]:
+    make_one = _tagged if is_tagging else functools.partial(_labelled, several=parts if is_multi else None)
+    return [make_one(record, str(number), fields, config_task.label_field if labelled else None, labels)
+            for number, record in enumerate(found)]
+
+  def read(split: str) -> list[Example]:
+    if split == "test":
+      return examples(read_records(config_task.test_path), labelled=False)
+    if split == "dev" and config_task.dev_path:
+      return examples(read_records(config_task.dev_path), labelled=True)
+    found = examples(records, labelled=True)
+    if config_task.dev_path:
+      return found
+    kept = dev_part([None if is_tagging or is_regression else example.label for example in found])
+    return [example for number, example in enumerate(found) if (number in kept) == (split == "dev")]
+
+  rest = dict(labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
+              test_splits=("test",) if config_task.test_path else ())
+  if is_tagging:
+    return sequences.make_tagging(name, config_task, **rest)
+  weights = None
+  if config_task.class_weights == "balanced":
+    counts = Counter(example.label for example in read("train"))
+    weights = {label: counts.total() / (len(labels) * max(1, counts[label])) for label in labels}
+  return sequences.make(name, config_task, **rest, files=labels_lib.answers_csv, is_multi=is_multi, weights=weights)
+
+
+def dev_part(labels: Sequence) -> set[int]:
+  """Numbers of a tenth of the examples, at least one, drawn by a fixed seed: of each label its share.
+
+  An example whose label occurs once is for training.
+
+  >>> sorted("aab"[number % 3] for number in dev_part([*"aab"] * 10))
+  ['a', 'a', 'b']
+  """
+  counts, draw = Counter(labels), random.Random(0)
+  order = sorted(range(len(labels)), key=lambda number: (str(labels[number]), draw.random()))
+  order = [number for number in order if counts[labels[number]] > 1] or order
+  size = max(1, len(labels) // 10)
+  return {order[(2 * i + 1) * len(order) // (2 * size)] for i in range(size)}
+
+
+def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., list]) -> tuple[str, ...]:
+  first: dict[str, str] = {}  # label -> where it is met first
+  types: dict[type, str] = {}  # likewise of each type of JSON
+  for record in records:
+    value = record.get(label_field)
+    for one in parts(value, record.where):
+      first.setdefault(sequences.label_name(one, record.where), record.where)
+      types.setdefault(type(one), record.where)
+  if len(types) > 1:
+    shown = ", ".join(f"{kind.__name__} in {where}" for kind, where in types.items())
+    raise UserError("Labels are of several types", got=shown, allowed="strings, integers or booleans, one of them",
+                    fix="write all labels alike")
+  alike: dict = {}
+  for name in first:
+    other = alike.setdefault(_spelling(name), name)
+    if other != name:
+      raise UserError("Two labels differ only in their spelling", got=f"{other!r} in {first[other]}, {name!r} in "
+                      f"{first[name]}", allowed="one spelling of each number and character", fix="write them alike")
+  if parts is _list:
+    _check_prefixes(first)
+  if len(first) < 2:
+    raise UserError("There is nothing to tell apart", got=f"only the label {next(iter(first))!r} in {records[0].where}",
+                    allowed="at least two labels in the training file", fix="check --config.task.label_field")
+  return tuple(sorted(first))
+
+
+def _check_prefixes(first: Mapping[str, str]) -> None:
+  """Raises where a type of entity has a prefix that does not go with its others, such as M-LOC with I-LOC."""
+  scheme = scoring.scheme_of(first)
+  split = {tag: match.groups() for tag in first if (match := scoring.TAG.fullmatch(tag)) and match[2]}
+  kinds = {kind for prefix, kind in split.values() if prefix in scheme}
+  for tag, (prefix, kind) in split.items():
+    if prefix not in scheme and kind in kinds:
+      raise UserError("The prefix of a tag is of another scheme than the other tags'", got=f"{first[tag]}: {tag!r}",
+                      allowed="BIO (IOB2), IOB1, BIOES, BILOU, BMES or BMEWO, one of them",
+                      fix="write all tags in one scheme")
+
+
+def _spelling(name: str) -> float | str:
+  """The same for "1" and "1.0", with quotes and without, and for an accented letter in one code point or two."""
+  if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'":
+    name = name[1:-1]
+  return float(name) if sequences.NUMBER.fullmatch(name) else unicodedata.normalize("NFC", name)
+
+
+def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
+              labels: Sequence[str], several: Callable[..., list] | None) -> Example:
+  texts = tuple(sequences.text_of(record, field) for field in fields)
+  if not any(text.strip() for text in texts):
+    raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
+                    allowed="text with at least one visible character", fix="correct the line, or leave it out")
+  value = None if label_field is None else record.get(label_field)
+  if label_field is None:
+    label = None
+  elif several is None:
+    label = sequences.parse_label(value, labels, record.where)
+  else:
+    given = {sequences.parse_label(one, labels, record.where) for one in several(value, record.where)}
+    label = tuple(name for name in labels if name in given)
+  return Example(str(record.values.get("id", number)), texts, label, record.where)
+
+
+def _tagged(record: Record, number: str, fields: Sequence[str], label_field: str | None,
+            labels: Sequence[str]) -> Example:
+  words, tags = _list(record.get(fields[0]), record.where), None
+  if label_field is not None:
+    tags = _list(record.get(label_field), record.where)
+    if len(words) != len(tags):
+      raise UserError("A sentence has not one tag for each word",
+                      got=f"{record.where}: {len(words)} words, {len(tags)} tags", allowed="as many tags as words",
+                      fix="correct the line")
+    tags = tuple(sequences.parse_label(tag, labels, record.where) for tag in tags)
+  return Example(str(record.values.get("id", number)), (tuple(words),), tags, record.where)
+
+
+def _list(value, where: str) -> list[str]:
+  """A JSON list of strings, or one string with blanks between its parts."""
+  parts = value.split() if isinstance(value, str) else value
+  if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
+    raise UserError("Words or tags are no list", got=f"{where}: {str(value)[:60]!r}",
+                    allowed='a list of strings, or a string with blanks between them, at least one',
+                    fix="correct the line")
+  return parts
+
+
+def _several(value, where: str, separator: str) -> list:
+  """The labels of an example, maybe none: a JSON list, or one string with `task.label_separator` between them."""
+  if isinstance(value, list):
+    return value
+  if isinstance(value, str):
+    return [part.strip() for part in value.split(separator)] if value.strip() else []
+  raise UserError("An example has no list of labels", got=f"{where}: {value!r}", allowed=f"a list, or a string with "
+                  f"{separator!r} between the labels; an empty one where no label is true", fix="correct the line")

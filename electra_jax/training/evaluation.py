@@ -1,0 +1,70 @@
+"""Evaluation of a pre-training on held-out text: every example, as sums over all devices."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from electra_jax import metrics, progress, sharding
+from electra_jax.data import pipeline, shards
+from electra_jax.training import setup, warning_signs
+
+EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
+
+
+def evaluate_batch(params, batch, index, *, objective, rng):
+  """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
+  num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
+  batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
+  _, pairs = objective.phases[-1].loss(params, batch, batch_rng, False, num_targets)
+  return pairs
+
+
+def make(run: setup.Setup, data) -> Callable[[PyTree], dict[str, float]]:
+  """params -> held-out metrics as global sums over every example, the last, partly filled batch included; {} without.
+
+  Args:
+    data: of `inputs.open_data`.
+  """
+  config = run.config
+  eval_step = jax.jit(functools.partial(evaluate_batch, objective=run.objective, rng=run.eval_key))
+
+  def evaluate(params: PyTree) -> dict[str, float]:
+    if not len(data.heldout):
+      return {}
+    batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, seed=config.seed,
+                                    batch_size=config.eval.batch_size, max_examples=config.eval.max_examples,
+                                    process_index=jax.process_index(), process_count=jax.process_count())
+    pairs = [eval_step(params, sharding.put_batch(batch, run.mesh), jnp.int32(index))
+             for index, batch in enumerate(batches)]
+    return metrics.summarise(metrics.add_pairs(pairs)) | {"eval/unigram_entropy": data.unigram_entropy}
+
+  return evaluate
+
+
+def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:
+  """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
+  counts = np.zeros(tokenizer.vocab_size, np.int64)
+  num_examples = min(max_examples or len(examples), len(examples))
+  for start in range(0, num_examples, 4096):
+    ids, num_tokens, _ = examples.read(np.arange(start, min(start + 4096, num_examples)))
+    counts += np.bincount(ids[np.arange(ids.shape[1]) < num_tokens[:, None]], minlength=counts.size)
+  counts[list(tokenizer.special_ids)] = 0
+  share = counts[counts > 0] / counts.sum()
+  return float(-(share * np.log(share)).sum()) if len(share) else math.nan
+
+
+def log(values: dict[str, float], step: int, config, writer, bar) -> None:
+  """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`)."""
+  if not values:
+    bar.message(f"step {step:,}: nothing is held out, so nothing is evaluated. In a new workdir, set "
+                "--config.data.heldout_share above 0 and take more than one paragraph of text.")
+    return
+  writer.write(step, "eval", values)
+  bar.message(f"step {step:,}, held-out: {progress.describe_evaluation(values)}")
+  for sign in warning_signs.find(config, writer.rows())[:1]:
+    bar.message(sign)

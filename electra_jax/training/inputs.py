@@ -1,0 +1,78 @@
+"""Data of a pre-training: its tokenizer and shards, and the batches of its steps."""
+
+import os
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from electra_jax import distributed, objectives, sharding
+from electra_jax.data import pipeline, shards, tokenizers
+from electra_jax.data.shards import corpus
+from electra_jax.errors import UserError
+from electra_jax.training import evaluation
+from electra_jax.training import workdir as workdir_lib
+
+
+class Data(NamedTuple):
+  """The input side of a run."""
+
+  tokenizer: tokenizers.Tokenizer
+  train: shards.ShardedExamples
+  heldout: shards.ShardedExamples
+  batch_at: pipeline.BatchSource  # this process's rows of the global batch of each step
+  unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
+  text: dict  # path and checksum of what the shards were made from
+  token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
+
+
+def open_data(config, workdir: str) -> Data:
+  """Tokenizer and shards of the run; what does not exist yet is made first, by process 0."""
+  if jax.process_index() == 0:
+    corpus.make_missing(config.data, workdir, config.seed, config.checkpoint.init_from,
+                        workdir_lib.trained_on(workdir))
+  distributed.barrier("data")
+  tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, corpus.TOKENIZER_FOLDER), config.data.tokenizer)
+  check_tokenizer(tokenizer, config)
+  train, heldout = (
+    shards.open_shards(corpus.shards_directory(config.data, workdir), split, config.data, tokenizer)
+    for split in ("train", "heldout"))
+  batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
+                                    seed=config.seed, process_index=jax.process_index(),
+                                    process_count=jax.process_count())
+  batch_at(0)  # a damaged shard is refused before anything is written
+  entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
+  counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None
+  source = shards.read_manifest(corpus.shards_directory(config.data, workdir))["source"]
+  text = {key: source[key] for key in ("path", "checksum")}
+  return Data(tokenizer, train, heldout, batch_at, entropy, text, counts)
+
+
+def check_tokenizer(tokenizer, config) -> None:
+  """The model must have a row for every token, and RoBERTa's positions start behind its padding id.
+
+  Raises:
+    UserError: one of them is not so.
+  """
+  if tokenizer.vocab_size > config.model.vocab_size:
+    raise UserError("The vocabulary is larger than the model's token table",
+                    got=f"{tokenizer.vocab_size} tokens for {config.model.vocab_size} rows",
+                    allowed="at most as many tokens as rows",
+                    fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
+  offset = config.model.position_offset
+  if offset and offset != tokenizer.pad_id + 1:
+    raise UserError("model.position_offset does not fit the vocabulary",
+                    got=f"{offset} with a padding id of {tokenizer.pad_id}",
+                    allowed="0 (BERT), or padding id + 1 (RoBERTa)",
+                    fix=f"set --config.model.position_offset={tokenizer.pad_id + 1}")
+
+
+def check_batch_sizes(config, mesh) -> None:
+  """Every micro-batch gives every device as many rows.
+
+  Raises:
+    UserError: one does not.
+  """
+  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
+                            "train.batch_size / train.accumulation_steps")
+  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
