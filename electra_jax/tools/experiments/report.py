@@ -27,9 +27,9 @@ HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Re
 def table(of: Table, rows: Sequence[dict]) -> str:
   """A Markdown table: the paper's numbers, ours, each task, what the training cost."""
   has = {row["metric"] for row in rows}
-  compared = [*of.metrics, *[PROBE] * (KEYS[PROBE] in has)]
+  with_paper = [metric for metric in of.metrics if any(model.paper.get(metric) for model in of.models)]
+  compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or _key(metric) in has]
   others = [name for name in ("untrained", *of.tasks) if name not in compared and _key(name) in has]
-  with_paper = [metric for metric in compared if any(model.paper.get(metric) for model in of.models)]
   head = ["Model"]
   for metric in compared:
     head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
