@@ -3,7 +3,6 @@
 COVERED names the tests; reports 16 and 25 have theirs here.
 """
 
-import functools
 import types
 
 import jax
@@ -119,9 +118,9 @@ def accuracy_of(flags, batch_size, mesh, folder):
 
   data = types.SimpleNamespace(heldout=heldout, tokenizer=tokenizer, unigram_entropy=0.0)
   objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),), "encoder")
-  evaluate = jax.jit(functools.partial(evaluation.evaluate_batch, objective=objective, rng=jax.random.key(0)))
+  run = types.SimpleNamespace(config=config, objective=objective, mesh=mesh, eval_key=jax.random.key(0))
   with jax.set_mesh(mesh):
-    return evaluation.evaluate(evaluate, config, data, mesh, {})["mlm/accuracy"]
+    return evaluation.make(run, data)({})["mlm/accuracy"]
 
 
 @pytest.mark.parametrize(("flags", "batch_size", "accuracy"), [

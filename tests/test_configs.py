@@ -283,9 +283,9 @@ def test_save_load_diff(tmp_path):
   config_lib.save(str(tmp_path / "config.json"), given, config)
   loaded = config_lib.load(str(tmp_path))
   assert config_lib.diff(loaded, config) == {}
-  given.train.log_every_steps = 7
+  given.train.log_every_steps = 70
   changed = config_lib.resolve(given)
-  assert config_lib.check_resumable(loaded, changed, "w") == {"train.log_every_steps": (100, 7)}
+  assert config_lib.check_resumable(loaded, changed, "w") == {"train.log_every_steps": (100, 70)}
   given.model.hidden_size = 512
   with pytest.raises(UserError, match=r"model\.hidden_size: 256 in the workdir, 512 asked for"):
     config_lib.check_resumable(loaded, config_lib.resolve(given), "w")

@@ -66,12 +66,12 @@ def find(path: str) -> str | None:
   if not os.path.isdir(path):
     return None
   found = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
-  named = _named_by_state_file(path)
-  if len(found) > 1 and named not in found:
+  chosen = _named_by_state_file(path)
+  if len(found) > 1 and chosen not in found:
     raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {named(found)}",
                     allowed="one, or a file `checkpoint` that names one",
                     fix=f"name it: {os.path.join(path, found[-1])}")
-  return os.path.join(path, named if named in found else found[0]) if found else None
+  return os.path.join(path, chosen if chosen in found else found[0]) if found else None
 
 
 def _named_by_state_file(folder: str) -> str | None:

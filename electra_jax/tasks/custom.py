@@ -29,12 +29,12 @@ def make(name: str, config_task) -> Task:
   is_regression, is_tagging, is_multi = (name == f"own_{kind}" for kind in ("regression", "tagging", "multi_label"))
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
   records = read_records(config_task.train_path)
-  parts = _list if is_tagging else functools.partial(_several, separator=config_task.label_separator)
-  labels = () if is_regression else _labels(
-    records, config_task.label_field, parts if is_tagging or is_multi else lambda value, where: [value])
+  several = functools.partial(_several, separator=config_task.label_separator) if is_multi else None
+  parts = _list if is_tagging else several or (lambda value, where: [value])
+  labels = () if is_regression else _labels(records, config_task.label_field, parts)
 
   def examples(found: Sequence[Record], labelled: bool) -> list[Example]:
-    make_one = _tagged if is_tagging else functools.partial(_labelled, several=parts if is_multi else None)
+    make_one = _tagged if is_tagging else functools.partial(_labelled, several=several)
     return [make_one(record, str(number), fields, config_task.label_field if labelled else None, labels)
             for number, record in enumerate(found)]
 

@@ -384,6 +384,6 @@ def test_the_tool(tmp_path):
   done = subprocess.run(good, capture_output=True, text=True, cwd=ROOT)
   assert done.returncode == 0, done.stderr
   assert load_tokenizer(f"{tmp_path}/t").kind == "wordpiece"
-  done = subprocess.run([*command, "--config=configs/base.py", f"--out={tmp_path}/u"], capture_output=True, text=True,
-                        cwd=ROOT)
+  done = subprocess.run([*command, "--config=configs/base.py", "--config.data.path=", f"--out={tmp_path}/u"],
+                        capture_output=True, text=True, cwd=ROOT)
   assert done.returncode == 2 and "Traceback" not in done.stderr and "pydoc:" in done.stderr

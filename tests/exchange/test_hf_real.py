@@ -109,6 +109,7 @@ def renamed(folder, out, family):
   (out / "config.json").write_text(json.dumps(config))
   safetensors.numpy.save_file(tensors, out / "model.safetensors")
   shutil.copy(folder / "vocab.txt", out)
+  (out / "tokenizer_config.json").write_text('{"do_lower_case": false}')  # of reactions: its letters have two cases
   return str(out)
 
 

@@ -26,7 +26,8 @@ given.update_from_flattened_dict({
 given = config.resolve(given)
 mesh = sharding.make_mesh(given.mesh)
 run = setup.make(given, mesh, num_tokens=500)
-batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding.batch_sharding(mesh))
+place = sharding.batches_sharding(mesh)
+batch = {name: jax.ShapeDtypeStruct((1, *shape), dtype, sharding=place)
          for name, (shape, dtype) in pipeline.batch_shapes(given.data, given.train.batch_size).items()}
 with jax.set_mesh(mesh):
   run.train_step(run.objective.phases[0]).lower(run.abstract_state, batch).compile()
