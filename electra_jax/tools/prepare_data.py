@@ -11,6 +11,7 @@ from electra_jax import plotting
 from electra_jax.data import shards
 from electra_jax.data.shards import corpus, writing
 from electra_jax.errors import UserError
+from electra_jax.exchange import published
 from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 
@@ -131,7 +132,7 @@ def main(argv: list[str]) -> None:
   if FLAGS.config is None or not out:
     raise UserError("--config and --out are needed", got=f"--out={out or ''}", allowed="a recipe and a folder",
                     fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
-  config = config_lib.resolve(FLAGS.config)
+  config = config_lib.resolve(published.fit(FLAGS.config, out))  # for published weights with their vocabulary
   print(statistics_table(prepare_data(config, out)))
   print(f"How long the examples are: {os.path.join(out, LENGTHS_PLOT)}")
   print(f"Runs with --workdir={out} find them; others with "

@@ -1,6 +1,8 @@
 """Continued pre-training is one key: published weights bring their sizes and vocabulary into any fitting recipe."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import formats, initial, mapping, published
 from electra_jax.tools import import_weights
 from electra_jax.training import checkpoints
+from tests.conftest import ROOT
 from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_published import config_of
 from tests.test_net import one_device
@@ -134,6 +137,16 @@ def test_weights_of_another_objective_are_told(tmp_path, recipe, make, said, cap
   given.checkpoint.init_from = str(tmp_path / "weights")
   published.fit(given, str(tmp_path / "run"))
   assert said in capsys.readouterr().out
+
+
+def test_text_prepared_ahead_has_the_vocabulary_of_the_weights(tmp_path):
+  bert(tmp_path / "weights")
+  write_corpus(tmp_path / "corpus.txt", num_documents=40)
+  subprocess.run([sys.executable, "-m", "electra_jax.tools.prepare_data", "--config=configs/bert_base.py:continued",
+                  f"--config.checkpoint.init_from={tmp_path}/weights", f"--config.data.path={tmp_path}/corpus.txt",
+                  f"--out={tmp_path}/data"], cwd=ROOT, check=True, capture_output=True)
+  prepared = json.loads((tmp_path / "data/shards/manifest.json").read_text())
+  assert prepared["tokenizer"]["vocab_size"] == len(WORDPIECE) and prepared["packing"]["sequence_length"] == 20
 
 
 def test_weights_without_a_vocabulary(tmp_path):
