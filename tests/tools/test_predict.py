@@ -191,7 +191,7 @@ def test_a_terminal_is_asked_until_an_empty_line(run, monkeypatch, capsys):
   monkeypatch.setattr(predict, "FLAGS", types.SimpleNamespace(**flags))
   monkeypatch.setattr(predict.sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
   monkeypatch.setattr(predict.main_lib, "start_jax", lambda: None)
-  monkeypatch.setattr(predict.inference, "load", lambda *_: run)
+  monkeypatch.setattr(predict.pretraining_heads, "load", lambda *_: run)
   monkeypatch.setattr(predict, "ask", lambda task: ask(task, lambda prompt: next(typed)))
   predict.main(["predict"])
   said = capsys.readouterr().out
