@@ -92,7 +92,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
   with gzip.open(path, "wb", compresslevel=1) as file:
     for _ in range(60):
       file.write(b"A line of some words.\n" * 50_000)  # 66 MB
-  program = ("import resource, sys; from electra_jax.data import documents\n"
+  program = ("import resource, sys; from electra_jax.data.sources import documents\n"
              "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
              "n = sum(len(d) for d in documents.read_documents(sys.argv[1]))\n"
              "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)")
