@@ -55,7 +55,7 @@ def describe(metric: str, median: float, baselines: Mapping[str, float]) -> str:
 
   >>> describe("accuracy", 0.8, {CONSTANT: 0.5})
   'On the same dev examples: always the commonest answer, accuracy 50.0.'
-  >>> describe("accuracy", math.nan, {CONSTANT: 0.5}).endswith("commonest answer.")
+  >>> describe("accuracy", float("nan"), {CONSTANT: 0.5}).endswith("commonest answer.")
   True
   """
   if not baselines:
