@@ -1,4 +1,4 @@
-"""A probe of encoders of every objective: do two halves of a held-out text belong together?
+"""A probe of encoders of every objective: whether two halves of a held-out text belong together.
 
 A masked LM's loss and a discriminator's AUC cannot be compared, and neither says what an encoder is worth afterwards.
 The papers fine-tune on GLUE. This is the cheap substitute that needs no labels: held-out examples are cut in the
