@@ -40,22 +40,27 @@ class Setup(NamedTuple):
     """A new state, on its devices."""
     return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh)
 
+  def optimizer_of(self, phase: Phase) -> tuple[optax.GradientTransformation, Callable]:
+    """The optimizer of a phase and its schedule, update of the phase (from 0) -> learning rate."""
+    return self.optimizers[self.objective.phases.index(phase)]
+
   def enter(self, phase: Phase, state: TrainState) -> TrainState:
     """The state at the beginning of a phase behind the first: its parameters, and an optimizer that begins anew."""
     params = phase.on_enter(state.params)
-    optimizer, _ = self.optimizers[self.objective.phases.index(phase)]
+    optimizer, _ = self.optimizer_of(phase)
     places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state.opt_state)
     return state._replace(params=params, opt_state=jax.jit(optimizer.init, out_shardings=places)(params))
 
   def learning_rate(self, step: int) -> float:
     """Of update `step`, from 0."""
     phase, first_step = self.objective.phase_at(step)
-    return float(self.optimizers[self.objective.phases.index(phase)][1](step - first_step))
+    _, schedule = self.optimizer_of(phase)
+    return float(schedule(step - first_step))
 
   def train_step(self, phase: Phase) -> Callable:
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
-                                tx=self.optimizers[self.objective.phases.index(phase)][0], rng=self.train_key,
+                                tx=self.optimizer_of(phase)[0], rng=self.train_key,
                                 accumulation_steps=self.config.train.accumulation_steps,
                                 norms_per_group=self.config.log.norms_per_group)
 
