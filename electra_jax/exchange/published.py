@@ -21,7 +21,7 @@ from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import predictors, table
 from electra_jax.training import checkpoints
 
-HEADS = ("mlm_head", "rtd_head")  # that `networks.separate` knows how to run
+HEADS = ("mlm_head", "rtd_head")  # that `predictors.separate` knows how to run
 
 HIDDEN_LAYER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}  # of transformers' heads over [CLS]
 
@@ -38,7 +38,7 @@ NO_VOCABULARY = "The published model has no vocabulary beside it"
 
 
 class Published(NamedTuple):
-  """The parts of an `inference.Run`."""
+  """The parts of a `loading.Run`."""
 
   config: FrozenConfigDict  # the branches that answering reads
   tokenizer: tokenizers.Tokenizer

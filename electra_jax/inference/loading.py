@@ -77,7 +77,7 @@ def _read_labels(workdir: str) -> dict:
 
 
 def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
-  """The config of a fine-tuned run with what `fine_tuned` must know of its head."""
+  """The config of a fine-tuned run with what `task_heads` must know of its head."""
   known = config.to_dict()
   keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
   # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.

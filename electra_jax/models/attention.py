@@ -28,7 +28,7 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
     attention_mask: True for real tokens; they come first in a row.
     seeds: of the dropout, unused at rate 0.
     rate: of the dropout on the attention weights; see `dropout.pair_rate` for what becomes of it.
-    kernels: xla | triton | mosaic | interpret | interpret_mosaic, see `gpu_rows.choose`. The kernels hold no
+    kernels: xla | triton | mosaic | interpret | interpret_mosaic, see `triton_rows.choose`. The kernels hold no
       [length, length] array in memory. All of them drop the same weights. What Mosaic's do not take, Triton's do.
   """
   rate = dropout.pair_rate(rate)

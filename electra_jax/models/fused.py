@@ -1,7 +1,7 @@
 """Steps of a layer with gradients of their own, those that memory traffic decides: norm, dropout, GELU.
 
 Differentiated step by step they would keep float32 intermediates of the activations' size, and read the gradients
-again for each bias. Written out, they keep one 16-bit array, and a GPU's kernel (`gpu_rows`) returns every gradient.
+again for each bias. Written out, they keep one 16-bit array, and a GPU's kernel (`triton_rows`) returns every gradient.
 """
 
 import functools
@@ -33,7 +33,7 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
     seeds: of the dropout, see `dropout.seeds_of`; unused at rate 0.
     rate: of the dropout.
     epsilon: added to the variance.
-    kernels: xla | triton | mosaic | interpret, see `gpu_rows.choose`.
+    kernels: xla | triton | mosaic | interpret, see `triton_rows.choose`.
 
   Returns:
     The result twice: for the next residual and for the next linear map. So their gradients arrive apart, and are

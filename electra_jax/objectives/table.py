@@ -9,7 +9,7 @@ class Row(NamedTuple):
 
   make: str | Callable  # the module of this folder with its function `make`, or MODULE.FUNCTION; or the function
   networks: dict[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
-  predictor: str  # how a trained run answers: a row of `networks.PREDICTORS`
+  predictor: str  # how a trained run answers: a row of `predictors.PREDICTORS`
 
 
 ELECTRA = {"generator": ("mlm",), "discriminator": ("rtd",)}

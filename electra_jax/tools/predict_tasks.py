@@ -212,7 +212,7 @@ def check_question(run: Run, item: Item) -> list[Feature]:
 def record_answer(one: FineTuned) -> dict:
   """The answer ("": there is none), and the candidates with their places in the context.
 
-  `null_odds`: how much likelier no answer is than one, see `fine_tuned.answer_questions`.
+  `null_odds`: how much likelier no answer is than one, see `task_heads.answer_questions`.
   """
   text, candidates, odds = one.said.found
   shown = [{"text": c.text, "start": c.start, "end": c.end, "score": _rounded(c.start_logit + c.end_logit),

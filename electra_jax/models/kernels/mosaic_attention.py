@@ -1,6 +1,6 @@
 """Attention with dropout on Hopper GPUs (H100, H200), in Pallas' Mosaic: twice as fast as the Triton kernels.
 
-The same functions as `gpu_attention`'s, with the same dropout.
+The same functions as `triton_attention`'s, with the same dropout.
 """
 
 import functools
@@ -29,7 +29,7 @@ def adds_bias(length: int) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
 def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
-  """See `gpu_attention.forward`."""
+  """See `triton_attention.forward`."""
   del bias
   groups, keys, stages = FORWARD_DROPOUT if rate or product.shape[1] % 256 else FORWARD
   return mosaic_forward.forward(seeds, lengths, product, num_heads=num_heads, rate=rate, interpret=interpret,
@@ -39,7 +39,7 @@ def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, inter
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
 def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
              interpret: bool):
-  """See `gpu_attention.backward`."""
+  """See `triton_attention.backward`."""
   del bias
   dots = jnp.einsum("bsnd,bsnd->bns", context.astype(jnp.float32), gradient.astype(jnp.float32))
   d_product = mosaic_backward.backward(seeds, lengths, product, log_sums, dots, gradient, num_heads=num_heads,
