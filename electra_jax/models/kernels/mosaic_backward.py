@@ -18,9 +18,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from electra_jax.models import dropout
 from electra_jax.models.kernels import mosaic_parts as parts
-from electra_jax.models.kernels.mosaic_parts import PER_COLUMN, PER_ROW, ROWS_OF_TILE, TILE
+from electra_jax.models.kernels.mosaic_parts import LOG2_E, PER_COLUMN, PER_ROW, ROWS_OF_TILE, TILE
 
-LOG2_E = math.log2(math.e)
 KEYS = 2 * ROWS_OF_TILE  # of a block
 REGISTERS = {"keys": 208, "queries": 64, "loads": 24}  # of a thread
 
@@ -49,13 +48,13 @@ class Work(NamedTuple):
 
   def place(self, index, lengths_ref):
     """(example, head, real keys) of this program's item number `index`."""
-    item = lax.axis_index("program") + index * self.programs
+    item = parts.own_item(index, self.programs)
     example = lax.div(item, self.heads)
     return example, lax.rem(item, self.heads), jnp.maximum(lengths_ref[example], 1)
 
   def count(self):
     """Items of this program."""
-    return lax.div(self.batch * self.heads - lax.axis_index("program") + self.programs - 1, self.programs)
+    return parts.count_own_items(self.batch * self.heads, self.programs)
 
   def slices(self, example, head, which: int, first_row, num_rows: int = ROWS_OF_TILE):
     """Rows of queries (0), keys (1) or values (2) in the product."""

@@ -17,9 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from electra_jax.models import dropout
 from electra_jax.models.kernels import mosaic_parts as parts
-from electra_jax.models.kernels.mosaic_parts import HIDDEN_SCORE, PER_ROW, ROWS_OF_TILE, TILE
-
-LOG2_E = math.log2(math.e)  # exp2 is the instruction that the hardware has
+from electra_jax.models.kernels.mosaic_parts import HIDDEN_SCORE, LOG2_E, PER_ROW, ROWS_OF_TILE, TILE
 
 
 class Work(NamedTuple):
@@ -48,7 +46,7 @@ class Work(NamedTuple):
 
   def place(self, index, lengths_ref):
     """(example, head, first query, real keys) of this program's item number `index`."""
-    item = lax.axis_index("program") + index * self.programs
+    item = parts.own_item(index, self.programs)
     parts_of_head = self.length // self.queries
     head = lax.div(item, parts_of_head)
     example = lax.div(head, self.heads)
@@ -57,7 +55,7 @@ class Work(NamedTuple):
 
   def count(self):
     """Items of this program."""
-    return lax.div(self.items - lax.axis_index("program") + self.programs - 1, self.programs)
+    return parts.count_own_items(self.items, self.programs)
 
   def columns(self, head, which: int):
     """Of queries (0), keys (1) or values (2) in the product."""

@@ -6,6 +6,7 @@ and in these two neighbouring columns of every eight (`plgpu.Layout.WGMMA`). The
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,18 @@ TILE = plgpu.Layout.WGMMA
 PER_ROW, PER_COLUMN = TILE.reduce(1), TILE.reduce(0)
 PARAMS = plgpu.CompilerParams(approx_math=True, unsafe_no_auto_barriers=True,  # every barrier is written out
                               lowering_semantics=plgpu.LoweringSemantics.Lane)
+LOG2_E = math.log2(math.e)  # exp2 is the instruction that the hardware has
 HIDDEN_SCORE = -1e30  # of keys that are padding; finite, so that no row is NaN
+
+
+def own_item(index, programs: int):
+  """Number `index` of this program's items, of which each program takes one after the other."""
+  return lax.axis_index("program") + index * programs
+
+
+def count_own_items(total: int, programs: int):
+  """How many of `total` items are this program's."""
+  return lax.div(total - lax.axis_index("program") + programs - 1, programs)
 
 
 def shared(shape: tuple[int, ...], dtype):
