@@ -15,7 +15,7 @@ FEW_EXAMPLES = 1000
 
 
 def find(config, rows: list[dict]) -> list[str]:
-  """A plain line for each sign in the last evaluation, the gravest first; [] before a quarter of the steps, mostly.
+  """A plain line for each sign in the last evaluation, the gravest first; [] up to a quarter of the steps, mostly.
 
   Args:
     config: resolved, of the run.
@@ -25,7 +25,7 @@ def find(config, rows: list[dict]) -> list[str]:
   evaluations = [row for row in rows if row["split"] == "eval"]
   if not evaluations or config.mode != "pretrain":
     return []
-  is_early = 4 * evaluations[-1]["step"] < config.train.num_steps
+  is_early = 4 * evaluations[-1]["step"] <= config.train.num_steps
   found = ((section, sign(config, evaluations)) for section, sign in SIGNS if sign is _collapsed or not is_early)
   return [f'{text} See "{section}" in {PAGE}.' for section, text in found if text]
 
