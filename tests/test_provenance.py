@@ -44,18 +44,10 @@ def removed_text(place):
   return {"data__path": str(place.corpus)}
 
 
-def without_shards(change):
+def without(folder, change):
   def make(place):
     changes = change(place)
-    shutil.rmtree(place.run / "shards")
-    return changes
-  return make
-
-
-def without_checkpoints(change):
-  def make(place):
-    changes = change(place)
-    shutil.rmtree(place.run / "checkpoints")
+    shutil.rmtree(place.run / folder)
     return changes
   return make
 
@@ -76,16 +68,18 @@ def own(place):
 
 REFUSED = {  # what is done -> what the error names
   "other text": (other_text, ["made from another text", "data.path is", "corpus.txt"]),
-  "other text before the first checkpoint": (without_checkpoints(other_text), ["made from another text", "other.txt"]),
+  "other text before the first checkpoint": (
+    without("checkpoints", other_text), ["made from another text", "other.txt"]),
   "text that is nowhere": (lambda place: {"data__path": str(place.root / "nowhere")}, ["nothing to compare with"]),
   "another weight": (lambda place: {"data__path": f"{place.corpus}*2"}, ["made from another text"]),
   "another source": (lambda place: {"data__path": "pydoc:"}, ["data.path is 'pydoc:'"]),
-  "another field": (without_checkpoints(lambda place: {"data__text_field": "body"}), ["data.text_field is 'body'"]),
-  "fewer documents": (without_checkpoints(lambda place: {"data__max_documents": 5}), ["data.max_documents is 5, 400"]),
+  "another field": (without("checkpoints", lambda place: {"data__text_field": "body"}), ["data.text_field is 'body'"]),
+  "fewer documents": (
+    without("checkpoints", lambda place: {"data__max_documents": 5}), ["data.max_documents is 5, 400"]),
   "other shards": (other_shards, ["another text than the one", "other.txt", "init_from"]),
-  "changed text, no shards": (without_shards(changed_text), ["another text than the one"]),
-  "a changed letter, no shards": (without_shards(changed_letter), ["another text than the one"]),
-  "other text, no shards": (without_shards(other_text), ["another text than the one", "other.txt"])}
+  "changed text, no shards": (without("shards", changed_text), ["another text than the one"]),
+  "a changed letter, no shards": (without("shards", changed_letter), ["another text than the one"]),
+  "other text, no shards": (without("shards", other_text), ["another text than the one", "other.txt"])}
 
 
 @pytest.mark.parametrize("row", REFUSED)
@@ -107,8 +101,8 @@ SAID = {  # what is done -> (what is said, what config.json names)
   "moved": (moved_text, "has moved from", "elsewhere/corpus.txt"),
   "changed": (changed_text, "Warning: the text under", "corpus.txt"),
   "removed": (removed_text, "", "corpus.txt"),
-  "no shards": (without_shards(lambda place: {}), "No shards in", "corpus.txt"),
-  "moved, no shards": (without_shards(moved_text), "No shards in", "elsewhere/corpus.txt"),
+  "no shards": (without("shards", lambda place: {}), "No shards in", "corpus.txt"),
+  "moved, no shards": (without("shards", moved_text), "No shards in", "elsewhere/corpus.txt"),
   "copied shards": (lambda place: {"data__path": "", "data__shards_path": str(shutil.copytree(
     place.run / "shards", place.root / "copy"))}, "", "corpus.txt")}
 
