@@ -4,7 +4,7 @@ A row is (the paper's row and what it prints, the recipe or row that it changes,
 tables, which `python -m electra_jax.tools.experiments run ablations:table3` trains and compares.
 """
 
-from configs import common
+from configs import variants
 from electra_jax import recipes
 
 NO_NUMBERS = "The figure prints no numbers."
@@ -186,4 +186,4 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
 
 def get_config(argument: str | None = None):
   name, _, variant = (argument or "").partition(",")
-  return common.variant(recipes.from_rows(ROWS, name), variant)
+  return variants.apply(recipes.from_rows(ROWS, name), variant)

@@ -1,6 +1,6 @@
 """ELECTRA-Base: ELECTRA Table 4, column "Base" (110 M parameters). "Base" is a size, not a base class."""
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -14,4 +14,4 @@ def get_config(argument: str | None = None):
   c.optimizer.warmup_steps = 10_000
   c.train.batch_size = 256
   c.train.num_steps = 766_000
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

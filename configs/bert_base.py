@@ -1,6 +1,6 @@
 """BERT-Base as the ELECTRA paper trains it (Table 4, 1M steps): MLM, dynamic 80/10/10 masks, LAMB, no NSP."""
 
-from configs import base, common
+from configs import base, variants
 
 
 def get_config(argument: str | None = None):
@@ -8,4 +8,4 @@ def get_config(argument: str | None = None):
   c.objective.name = "mlm"
   c.data.masking.policy = "bert"  # section 3.5: "masked tokens are replaced with a random token 10% of the time"
   c.train.num_steps = 1_000_000
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

@@ -4,7 +4,7 @@ Differs from BERT, whose first 90 % of steps ran at length 128 and whose data ha
 trains "only with full-length sequences" (section 3.1), and so does this recipe.
 """
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -22,4 +22,4 @@ def get_config(argument: str | None = None):
                      weight_decay_rate=0.01, bias_correction=False)  # section 2.4; the released code's Adam
   c.train.batch_size = 256
   c.train.num_steps = 1_000_000
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

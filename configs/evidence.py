@@ -15,7 +15,7 @@ that was tried (docs/results/lamb-vs-adamw.md). Masks and GELU are the preprint'
 released code's).
 """
 
-from configs import common
+from configs import variants
 from electra_jax import recipes
 
 ONE_SHAPE_A_CALL = {"train.steps_per_dispatch": 1}  # batches of equally many tokens differ in shape
@@ -143,4 +143,4 @@ FINE_TUNING = (
 
 def get_config(argument: str | None = None):
   name, _, variant = (argument or "").partition(",")
-  return common.variant(recipes.from_rows(ROWS, name), variant)
+  return variants.apply(recipes.from_rows(ROWS, name), variant)

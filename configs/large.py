@@ -1,6 +1,6 @@
 """ELECTRA-Large: ELECTRA Table 4, column "Large" (335 M parameters; the paper's data is XLNet's 33 B tokens)."""
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -14,4 +14,4 @@ def get_config(argument: str | None = None):
   c.optimizer.warmup_steps = 10_000
   c.train.batch_size = 2048
   c.train.num_steps = 400_000
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

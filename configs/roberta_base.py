@@ -5,7 +5,7 @@ not truncated, and ends every line of the text with a separator: here only docum
 extra separator token between documents").
 """
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -21,4 +21,4 @@ def get_config(argument: str | None = None):
   c.optimizer.update(name="adamw", learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, clip_norm=0.0)
   c.train.batch_size = 8192
   c.train.num_steps = 500_000
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

@@ -1,6 +1,6 @@
 """ELECTRA-Small: ELECTRA Table 4, column "Small" (14 M parameters; 1 M steps, 4 days on one V100 in the paper)."""
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -15,4 +15,4 @@ def get_config(argument: str | None = None):
   c.train.batch_size = 128
   c.train.num_steps = 1_000_000
   c.train.steps_per_dispatch = 10  # its kernels are done sooner than a host can launch the next ones
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

@@ -6,7 +6,7 @@ compare a token with several neighbours; and the generator is a single narrow la
 nothing from a generator that knows as much as itself.
 """
 
-from configs import common
+from configs import common, variants
 
 
 def get_config(argument: str | None = None):
@@ -22,4 +22,4 @@ def get_config(argument: str | None = None):
   c.optimizer.warmup_steps = c.train.get_ref("num_steps") // 40  # also of a run that the command line shortens
   c.eval.update(every_steps=500, max_examples=2048)
   c.checkpoint.every_steps = 500
-  return common.variant(c, argument)
+  return variants.apply(c, argument)

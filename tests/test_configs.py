@@ -20,7 +20,7 @@ from electra_jax.training.train_state import count_parameters
 from tests.conftest import ROOT
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.py")
-                 if path.stem not in ("__init__", "common", "ablations", "evidence"))
+                 if path.stem not in ("__init__", "common", "ablations", "evidence", "variants"))
 ABLATIONS = [f"ablations:{row}" for row in ablations.ROWS]
 
 # recipe -> (subtree, parameters the paper prints, to the nearest): Table 1 and 2 of ELECTRA; RoBERTa section 5.

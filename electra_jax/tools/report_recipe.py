@@ -67,7 +67,8 @@ def _candidates(given: Mapping, folder: str) -> Iterator[str]:
   if given["mode"] == "pretrain":
     table = os.path.join(folder, "ablations.py")
     yield from (path for path in sorted(glob.glob(os.path.join(folder, "*.py")))
-                if os.path.basename(path) not in ("common.py", "__init__.py", "ablations.py", "evidence.py"))
+                if os.path.basename(path) not in ("common.py", "__init__.py", "ablations.py", "evidence.py",
+                                                  "variants.py"))
     if os.path.isfile(table):
       yield from (f"{table}:{row}" for row in recipes.load_file(table).ROWS)
     return

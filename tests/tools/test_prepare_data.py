@@ -1,6 +1,6 @@
 """Does the tool write shards, statistics and the picture of lengths?"""
 
-from configs import common
+from configs import common, variants
 from electra_jax import config as config_lib
 from electra_jax.data.shards import manifest
 from electra_jax.tools import prepare_data
@@ -10,7 +10,7 @@ def test_prepare_data(tmp_path):
   path = tmp_path / "a.jsonl"
   path.write_text("".join(f'{{"text": "document {i}\\nhas {i % 7} words or so\\nand an end"}}\n' for i in range(200))
                   + '{"no text": 1}\n')
-  given = common.tiny(common.defaults())
+  given = variants.tiny(common.defaults())
   given.data.update(path=str(path), format="SEGMENT-PAIR", on_bad_record="skip", num_workers=1, sequence_length=32)
   given.data.tokenizer.update(kind="wordpiece", vocab_size=120)
   found = prepare_data.prepare_data(config_lib.resolve(given), str(tmp_path / "out"))

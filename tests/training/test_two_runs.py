@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import base, common, small
+from configs import base, small, variants
 from electra_jax import config as config_lib
 from electra_jax import objectives, pretrain
 from electra_jax.training import checkpoints
@@ -18,7 +18,7 @@ def shrunk(argument, place, **changes):
   """base:short or base:long with rows of 16 and 32 tokens and ten updates in all."""
   given = base.get_config()
   given.data.sequence_length, given.train.num_steps, given.optimizer.warmup_steps = 32, 10, 1
-  given = common.variant(given, argument)
+  given = variants.apply(given, argument)
   given.model.update(hidden_size=32, embedding_size=32, num_hidden_layers=1, num_attention_heads=2,
                      intermediate_size=64, max_position_embeddings=32)
   given.data.update(path=str(place.corpus), heldout_share=0.1, num_workers=1, reader="threads")
@@ -31,7 +31,7 @@ def shrunk(argument, place, **changes):
 
 def test_the_second_run_goes_on_from_the_first(tmp_path, monkeypatch):
   monkeypatch.setattr(objectives, "make", fake_objective.make)
-  monkeypatch.setattr(common, "SHORT_LENGTH", 16)
+  monkeypatch.setattr(variants, "SHORT_LENGTH", 16)
   place = Place(tmp_path)
   write_corpus(place.corpus, num_documents=20)
   first, second = str(tmp_path / "short"), str(tmp_path / "long")
