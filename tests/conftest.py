@@ -1,5 +1,6 @@
 """Eight CPU devices, a compilation cache that lasts between runs, and shape annotations that are checked."""
 
+import gc
 import os
 import pathlib
 import shutil
@@ -33,6 +34,19 @@ CACHE = ROOT / ".cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)  # for the processes that tests start
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_memory_maps():
+  """Drops compiled programs once there are many: each takes memory maps, of which Linux gives a process 65,530.
+
+  Without a map for its code the compiler crashes.
+  """
+  yield
+  maps = pathlib.Path("/proc/self/maps")
+  if maps.exists() and maps.read_text().count("\n") > 20_000:
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

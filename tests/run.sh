@@ -7,5 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 launch/environment.sh requirements.txt tests/requirements.txt
 .venv/bin/ruff check .
-# A worker that has crashed ends the tests: where one is replaced near the end, the others wait for ever (pytest-xdist 3.8).
+# A worker that crashes ends the tests: pytest-xdist 3.8 replaces it, and near the end waits for ever.
 .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --timeout=900 "$@"
