@@ -1,4 +1,4 @@
-"""Which keys exist? Every key of every recipe, with its unit and the reason for its default.
+"""Keys of every recipe, each with its unit and the reason for its default.
 
 A recipe calls `defaults()`, overwrites the lines that its paper's table names, and returns the result. Keys that
 hold a placeholder (None) are derived by `electra_jax.config.resolve`; setting one overrides the derivation.
@@ -7,8 +7,8 @@ hold a placeholder (None) are derived by `electra_jax.config.resolve`; setting o
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-# Encoder sizes: ELECTRA Table 4 (its Base and Large are BERT's and RoBERTa's too). Heads are always 64 wide.
 WIKIPEDIA = "tfds:wikipedia/20230601.en"  # of the papers' corpora what TFDS fetches and prepares by itself
+# Encoder sizes: ELECTRA Table 4 (its Base and Large are BERT's and RoBERTa's too). Heads are always 64 wide.
 SIZES = {
   "small": dict(hidden_size=256, embedding_size=128, num_hidden_layers=12, num_attention_heads=4,
                 intermediate_size=1024),
@@ -28,8 +28,7 @@ def defaults() -> ConfigDict:
   # ---- model: the encoder that is kept (ELECTRA's discriminator, BERT, RoBERTa). Names are Hugging Face's.
   # hidden_size, embedding_size, num_hidden_layers, num_attention_heads, intermediate_size: a row of SIZES
   c.model = ConfigDict(SIZES["base"])
-  c.model.vocab_size = placeholder(int)  # rows of the token table: the tokenizer's, rounded up (below)
-  c.model.vocab_multiple_size = 128  # the table is padded to this multiple: matrix units want aligned shapes
+  c.model.vocab_size = placeholder(int)  # rows of the token table: the tokenizer's, rounded up to a multiple of 128
   c.model.max_position_embeddings = 512  # rows of the position table
   c.model.position_offset = 0  # first row in use; RoBERTa starts at padding id + 1 = 2
   c.model.type_vocab_size = 2  # segments A and B; RoBERTa has a single row
@@ -38,9 +37,7 @@ def defaults() -> ConfigDict:
   c.model.attention_probs_dropout_prob = 0.1
   c.model.layer_norm_eps = 1e-12  # RoBERTa: 1e-5
   c.model.initializer_range = 0.02  # standard deviation of the truncated normal
-  # How the position table starts: normal (BERT, RoBERTa, ELECTRA) | sinusoidal: a small discriminator on little text
-  # compares neighbours sooner (docs/troubleshooting.md)
-  c.model.position_init = "normal"
+  c.model.position_init = "normal"  # of the position table: normal | sinusoidal (little text: docs/troubleshooting.md)
 
   # ---- generator: the small masked LM of ELECTRA; unused by the MLM objective (ELECTRA section 3.2)
   c.generator = ConfigDict()
@@ -57,52 +54,35 @@ def defaults() -> ConfigDict:
   c.objective = ConfigDict()
   # rtd (ELECTRA) | mlm (RoBERTa) | mlm_nsp (BERT) | a row of electra_jax/objectives/table.py
   c.objective.name = "rtd"
-  c.objective.mlm_weight = 1.0  # weight of the masked-LM loss: the generator's, where there is one
+  c.objective.mlm_weight = 1.0  # of the masked-LM loss (the generator's, where there is one); adversarial: of REINFORCE
   c.objective.rtd_weight = 50.0  # λ: the discriminator's binary loss is far smaller (Appendix A, footnote 8)
   c.objective.weight_tying = "token_embeddings"  # generator and encoder: none | token_embeddings | embeddings | all
   c.objective.sampling_temperature = 1.0  # of the generator's softmax when replacements are drawn
   c.objective.sampling_excludes_original = False  # never draw the token that was masked (Appendix F)
-  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none. Derived: 1, and 1 / masking.rate for
-  # all_tokens_mlm, whose mean is over all tokens: a masked one weighs the same in both (docs/results/table3.md)
+  # replace_mlm, all_tokens_mlm: of the kept encoder's loss; the paper names none. Derived: 1, or 1 / masking.rate where
+  # the mean is over all tokens, so that a masked one weighs the same in both (docs/results/table3.md)
   c.objective.encoder_mlm_weight = placeholder(float)
   c.objective.generator_steps = placeholder(int)  # two_stage: updates of the first stage; derived: half of the run
-  c.objective.policy_weight = 1.0  # adversarial: of the generator's REINFORCE loss, in place of mlm_weight
-  c.objective.baseline_weight = 1.0  # adversarial: of the baseline's cross-entropy; the paper names neither
-  c.objective.unchanged_share = 0.2  # contrastive: sequences that are not corrupted (Appendix F)
-  c.objective.sentence_weight = 1.0  # contrastive: of the loss per sequence; the paper names none
 
   # ---- data
   c.data = ConfigDict()
-  # Text file, .jsonl[.gz|.zst], .csv, .tsv, .parquet, directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT],
-  # hf:PATH[:SPLIT], or "pydoc:" (English that Python carries); several with weights: "wiki/*2,books.txt*0.5"
-  # (documents.read_documents).
+  # Text, .jsonl, .csv, .tsv or .parquet, a directory, glob, gs:// or s3:// of these, tfds:NAME[:SPLIT], hf:PATH[:SPLIT]
+  # or "pydoc:" (English that Python carries); several with weights: "wiki/*2,books.txt*0.5" (docs/data_formats.md)
   c.data.path = ""
   c.data.text_field = "text"  # the field of a record (JSONL, CSV, TSV, Parquet, TFDS) that holds the document
-  # auto: each file by its name and first bytes (docs/data_formats.md) | what every file is: text (as it stands, also
-  # what looks like a table or markup) | jsonl (an object a line) | json (an array of objects) | csv | tsv | parquet
-  c.data.text_format = "auto"
+  c.data.text_format = "auto"  # auto (by name and first bytes) | what each file is: text jsonl json csv tsv parquet
   c.data.on_bad_record = "error"  # error | skip: pass over records without text and count them in the statistics
-  c.data.tfds_dir = ""  # where TFDS keeps its data sets; "" = its default, ~/tensorflow_datasets
-  # What is a sentence? line: each line or paragraph of the text, as in BERT's input | rules: running text is split
-  # (needs `pip install sentencex`), in the language of the next key (ISO 639-1)
-  c.data.sentences = "line"
-  c.data.sentence_language = "en"  # of rules
+  c.data.sentences = "line"  # line: one a line | en, de, ...: running text, by that language's rules (sentencex)
   c.data.heldout_share = 0.01  # share of documents kept for evaluation, chosen by a hash of their text
   c.data.max_documents = 0  # stop after so many documents; 0 = all
   c.data.shards_path = ""  # where packed examples live; "" = <workdir>/shards
-  # ELECTRA (one or two segments) | of RoBERTa section 4.2: FULL-SENTENCES | DOC-SENTENCES | with labels for NSP:
-  # SEGMENT-PAIR | SENTENCE-PAIR
+  # ELECTRA | RoBERTa section 4.2: FULL-SENTENCES | DOC-SENTENCES | with labels for NSP: SEGMENT-PAIR | SENTENCE-PAIR
   c.data.format = "ELECTRA"
   c.data.sequence_length = 512  # tokens per example, special tokens included
-  # rows: train.batch_size examples | tokens: as many more as are shorter (RoBERTa 4.2); derived: tokens for
-  # DOC-SENTENCES and SENTENCE-PAIR
-  c.data.batch_unit = placeholder(str)
-  c.data.single_segment_share = 0.1  # ELECTRA's builder: examples that get one segment only
   c.data.short_sequence_share = 0.05  # ELECTRA's builder and SEGMENT-PAIR: with a random shorter target length
   c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65 536
   c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPU count
   c.data.reader = "auto"  # tf (tf.data) | threads (no TensorFlow needed, same bytes) | auto (tf if installed)
-  c.data.prefetch_batches = 4  # batches made ahead of the step
 
   c.data.tokenizer = ConfigDict()
   c.data.tokenizer.kind = "sentencepiece"  # sentencepiece (unigram) | sentencepiece_bpe | wordpiece | byte_bpe
@@ -126,8 +106,7 @@ def defaults() -> ConfigDict:
   c.optimizer = ConfigDict()
   c.optimizer.name = "lamb"  # lamb | adamw
   c.optimizer.learning_rate = 2e-4  # peak, after warm-up; configs/finetune/own.py: by the encoder's width
-  c.optimizer.schedule = "linear"  # after linear warm-up: linear | polynomial | cosine | constant | wsd | inverse_sqrt
-  c.optimizer.decay_power = 1.0  # polynomial: of the remaining share of the run
+  c.optimizer.schedule = "linear"  # after linear warm-up: linear | cosine | constant | wsd | inverse_sqrt
   c.optimizer.decay_share = 0.1  # wsd: of the run's steps, at its end
   c.optimizer.final_rate_share = 0.0  # of the peak, where the decay ends
   c.optimizer.warmup_steps = placeholder(int)  # derived: 10 000, or a tenth of a shorter run
@@ -144,37 +123,31 @@ def defaults() -> ConfigDict:
   c.train.num_steps = 766_000
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
   c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
-  # Updates in one program, for a GPU that waits for the launches of a small model's kernels (ELECTRA-Small, batch 128:
-  # 9 % faster). Whatever is done each so many steps must be a multiple of it.
-  c.train.steps_per_dispatch = 1
-  c.train.prng_impl = "auto"  # threefry2x32 | rbg | auto (rbg on accelerators: dropout is several times faster)
+  c.train.steps_per_dispatch = 1  # updates in one program, for small models on GPUs; divides every other cadence
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
   c.train.remat = "none"
-  # Attention with dropout, layer norm and GELU's gradient: auto (kernels on a GPU in 16 bits) | xla | triton |
-  # mosaic (Hopper alone: Triton's, but for attention over 128 to 512 tokens with heads of 64)
+  # Attention, layer norm and GELU's gradient: auto (kernels on a GPU in 16 bits) | xla | triton | mosaic (Hopper alone:
+  # Triton's, but for attention over 128 to 512 tokens with heads of 64)
   c.train.kernels = "auto"
   c.train.log_every_steps = 100
-  # A loss or gradient that is NaN or infinite: stop | skip (the update is left out and counted, train/skipped_steps)
-  c.train.on_nonfinite = "stop"
-  c.train.max_skipped_steps = 10  # in a row, before skip gives up: a state that has diverged skips for ever
+  c.train.on_nonfinite = "stop"  # a loss or gradient that is NaN or infinite: stop | skip (leave out the update)
 
   # ---- evaluation on held-out documents
   c.eval = ConfigDict()
   c.eval.every_steps = 10_000  # 0 = only at the end
   c.eval.batch_size = placeholder(int)  # sequences; derived: one micro-batch
   c.eval.max_examples = 8192  # 0 = all
-  c.eval.finetune_tasks = ""  # tasks to fine-tune on during pre-training, e.g. "cola,rte"; settings: task below
+  c.eval.finetune_tasks = ""  # tasks to fine-tune on during pre-training (ELECTRA Table 5), e.g. "cola,rte"; see task
   c.eval.finetune_every_steps = 0  # each so many steps, and at the end; 0 = only at the end
-  c.eval.finetune_learning_rate = 1e-4  # ELECTRA Table 5; its other values too, batches of 32
 
   # ---- checkpoints
   c.checkpoint = ConfigDict()
   c.checkpoint.every_steps = 5_000  # a final one is always written
   c.checkpoint.keep_last = 2
   c.checkpoint.keep_every_steps = 0  # besides, keep each checkpoint at a multiple of this for ever; 0 = none
-  # Whose parameters to start from: a Hugging Face folder, a released TensorFlow checkpoint or fairseq's RoBERTa, with
-  # their sizes and vocabulary (recipe:continued suits them); or another run's workdir, whose sizes must be this run's.
+  # Whose parameters to start from: published weights, with their sizes and vocabulary (recipe:continued suits them), or
+  # another run's workdir, whose sizes must be this run's.
   c.checkpoint.init_from = ""
 
   # ---- task: fine-tuning (mode=finetune); unused in pre-training
@@ -182,22 +155,18 @@ def defaults() -> ConfigDict:
   c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, ..., squad_v2.0, race, own_classification, ...
   c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
   c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
-  # Top layers that start with new weights (Zhang et al. 2021): those of a short pre-training may hardly show which word
-  # they stand on, and then learn little; 0 = none, all = only the embeddings are kept; own.py: by width
-  c.task.fresh_layers = 0
+  c.task.fresh_layers = 0  # top layers that start with new weights (Zhang et al. 2021): after short pre-trainings
   c.task.data_dir = ""  # folder with GLUE's folders (official TSV, JSONL) or SQuAD's or RACE's files, or tfds:glue
   c.task.train_path = ""  # own data: .jsonl, .csv or .tsv; SQuAD: JSON of another name than data_dir's
   c.task.dev_path = ""  # own data; "" = a tenth of the training examples
   c.task.test_path = ""  # own data without labels, to be predicted; "" = none
   c.task.text_fields = "text"  # own data: the field of the text, of a pair two with a comma; of tagging the words
-  c.task.label_separator = ";"  # own_multi_label: between the labels of a text; in JSONL they may be a list
   c.task.class_weights = "none"  # own_classification: none | balanced (each label counts the same in the loss)
   c.task.label_field = "label"  # own data: the field of the label, score or tags
   c.task.metric = ""  # what decides between runs; "" = the task's first
   c.task.max_length = 128  # tokens of an example, special tokens included (ELECTRA's and BERT's GLUE)
   c.task.pad_to_max_length = False  # batches all of max_length: one program to compile, not one for each length
   c.task.max_train_examples = 0  # train on so many, chosen at random and always the same; 0 = all
-  c.task.on_long_text = "cut"  # cut (the longer text of a pair loses its end) | error
   c.task.window_stride = 128  # SQuAD: tokens between the starts of a long context's windows (BERT's code)
   c.task.max_question_length = 64  # tokens: SQuAD's question (BERT's code), RACE's question and answer (RoBERTa: 128)
   c.task.max_answer_length = 30  # SQuAD: tokens of the longest answer (BERT's code)
@@ -207,9 +176,8 @@ def defaults() -> ConfigDict:
   c.task.num_epochs = 3.0  # passes over the training examples
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06
   c.task.layer_decay = 1.0  # layer-wise: 0.8, Large 0.9 (ELECTRA Table 5); 1 = none (RoBERTa); own.py: by width
-  c.task.layer_decay_form = "paper"  # paper | released (the code leaves a level between head and top layer)
-  # What a sentence's head reads: cls ([CLS]: the papers) | mean (of all tokens' last states). ELECTRA and RoBERTa teach
-  # [CLS] nothing, so after a short pre-training the mean says more. transformers has no class for it: no export to it
+  # What a sentence's head reads: cls ([CLS]: the papers) | mean (of all tokens; more after a short pre-training, which
+  # teaches [CLS] nothing; transformers has no class for it)
   c.task.pooling = "cls"
   c.task.pooler = "none"  # before the classifier: none (ELECTRA) | tanh (BERT, RoBERTa) | gelu (transformers' ELECTRA)
   c.task.span_head = "independent"  # SQuAD: independent (start, end: BERT, RoBERTa) | joint (end given start: ELECTRA)
@@ -221,7 +189,7 @@ def defaults() -> ConfigDict:
   c.task.write_test_predictions = False  # also answer the test splits: a zip for the leaderboard
 
   # ---- devices: the product must be the device count; -1 = the rest
-  # data: whole models side by side | fsdp: parameters and optimizer split too | tensor: heads, FFN and vocabulary split
+  # data: whole models | fsdp: parameters and optimizer split too | tensor: heads, FFN and vocabulary split
   c.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
 
   # ---- logs (metrics.jsonl is always written)

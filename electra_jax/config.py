@@ -16,15 +16,14 @@ from electra_jax.errors import UserError, listed, named
 
 # Keys that may change when a run goes on in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
-             "train.accumulation_steps", "train.on_nonfinite", "train.max_skipped_steps",
-
+             "train.accumulation_steps", "train.on_nonfinite",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
-             "data.reader", "data.prefetch_batches", "data.num_workers", "data.path", "data.shards_path",
-             "data.on_bad_record", "data.tfds_dir")
+             "data.reader", "data.num_workers", "data.path", "data.shards_path",
+             "data.on_bad_record")
 
-
-FORMAT = 1  # of config.json and all that a workdir holds; one version of the code reads one format
+FORMAT = 2  # of config.json and all that a workdir holds; one version of the code reads one format
+VOCAB_MULTIPLE = 128  # of the rows of a token table: matrix units want aligned shapes
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -52,6 +51,15 @@ def whole_dispatches(steps: int, updates: int) -> int:
   (40, 7, 1)
   """
   return steps - steps % updates or max(1, steps)
+
+
+def table_rows(num_tokens: int) -> int:
+  """Rows of a token table: the next multiple of VOCAB_MULTIPLE.
+
+  >>> table_rows(30522)
+  30592
+  """
+  return -(-num_tokens // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def fit_dispatches(given: ConfigDict) -> None:
@@ -84,8 +92,7 @@ def _derive(c: ConfigDict) -> None:
     if branch[key] is None:
       branch[key] = value
 
-  multiple = max(1, c.model.vocab_multiple_size)
-  default(c.model, "vocab_size", -(-c.data.tokenizer.vocab_size // multiple) * multiple)
+  default(c.model, "vocab_size", table_rows(c.data.tokenizer.vocab_size))
   width, depth = c.generator.width_fraction, c.generator.depth_fraction
   default(c.generator, "hidden_size", round(c.model.hidden_size * width))
   default(c.generator, "intermediate_size", round(c.model.intermediate_size * width))
@@ -102,7 +109,6 @@ def _derive(c: ConfigDict) -> None:
   default(c.data.masking, "random_share", random_share)
   default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
-  default(c.data, "batch_unit", "tokens" if c.data.format in ("DOC-SENTENCES", "SENTENCE-PAIR") else "rows")
   for key, value in fit_to_encoder(c.model.hidden_size, c.model.num_hidden_layers).items():
     branch, name = key.split(".")
     default(c[branch], name, value)

@@ -92,7 +92,7 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
   for name in given.eval.finetune_tasks.split(","):
     c = ConfigDict(given.to_dict())
     c.mode, c.eval.finetune_tasks, c.checkpoint.keep_last = "finetune", "", 1
-    c.optimizer.update(name="adamw", learning_rate=c.eval.finetune_learning_rate, beta1=0.9, beta2=0.999, epsilon=1e-6,
+    c.optimizer.update(name="adamw", learning_rate=1e-4, beta1=0.9, beta2=0.999, epsilon=1e-6,
                        weight_decay_rate=0.0, schedule="linear")
     size = -(-32 // jax.device_count()) * jax.device_count()
     c.train.update(batch_size=size, accumulation_steps=1)
@@ -137,8 +137,7 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
 def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
-  scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay,
-                                   config.task.layer_decay_form)
+  scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
   tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)
   return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, mesh)
 
@@ -158,7 +157,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   # ---- Set up: the programs, and when the dev split is scored.
   config, task, is_main = run.config, run.task, jax.process_index() == 0
   train, num_steps, folder = data["train"].features, config.train.num_steps, results.group_folder(workdir, seeds)
-  keys = jnp.stack([setup.random_key(seed, config.train.prng_impl, run.mesh) for seed in seeds])
+  keys = jnp.stack([setup.random_key(seed, run.mesh) for seed in seeds])
   state = init_seeds(run, seeds)
   places = jax.tree.map(lambda x: x.sharding, state)
   train_step = jax.jit(functools.partial(update, run=run), donate_argnums=0, out_shardings=(places, None))

@@ -59,7 +59,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   watch = nonfinite.Watch(config.train, int(state.skipped_in_a_row))
   start_up.done("restore")
   writer, bar, timer = open_logs(run, data, state, workdir, start_up)
-  rows = pipeline.train_batches(data.batch_at, start_step, num_steps, config.data.reader, config.data.prefetch_batches)
+  rows = pipeline.train_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
 
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error

@@ -106,7 +106,7 @@ def test_a_row_that_does_not_exist_names_the_closest():
 @pytest.mark.parametrize("name", PAPER_PARAMETERS)
 def test_parameter_count_rounds_to_the_papers(name):
   given = recipe(name)
-  given.model.vocab_multiple_size = 1  # the papers count real tokens only
+  given.model.vocab_size = given.data.tokenizer.vocab_size  # the papers count real tokens only
   subtree, expected, unit = PAPER_PARAMETERS[name]
   count = count_parameters(abstract_params(given)[2][subtree])
   assert round(count / unit) == round(expected / unit), count
@@ -114,20 +114,20 @@ def test_parameter_count_rounds_to_the_papers(name):
 
 def test_small_discriminator_has_exactly_the_published_parameters():
   given = recipe("small")
-  given.model.vocab_multiple_size = 1
+  given.model.vocab_size = given.data.tokenizer.vocab_size
   assert count_parameters(abstract_params(given)[2]["discriminator"]) == 13_549_057
 
 
 def test_roberta_base_has_exactly_the_published_parameters():
   given = recipe("roberta_base")
-  given.model.vocab_multiple_size = 1
+  given.model.vocab_size = given.data.tokenizer.vocab_size
   assert count_parameters(abstract_params(given)[2]["encoder"]) == 124_697_433
 
 
 def test_the_original_bert():
   """RoBERTa section 2.4 and 4.1; the parameter count is that of Hugging Face's BertForPreTraining."""
   given = recipe("bert_original_base")
-  given.model.vocab_multiple_size = 1
+  given.model.vocab_size = given.data.tokenizer.vocab_size
   c, _, params = abstract_params(given)
   assert count_parameters(params["encoder"]) == 110_106_428
   assert (c.optimizer.name, c.optimizer.learning_rate, c.optimizer.warmup_steps) == ("adamw", 1e-4, 10_000)
@@ -143,17 +143,6 @@ def test_a_shortened_try_needs_no_other_key(name, argument):
   given = recipe(name, argument)
   given.train.num_steps = 20
   assert config_lib.resolve(given).optimizer.warmup_steps <= 20
-
-
-@pytest.mark.parametrize("format_name, unit", [("DOC-SENTENCES", "tokens"), ("SENTENCE-PAIR", "tokens"),
-                                               ("FULL-SENTENCES", "rows"), ("SEGMENT-PAIR", "rows")])
-def test_batches_grow_for_the_formats_with_short_examples(format_name, unit):
-  given = recipe("roberta_base")
-  given.data.format = format_name
-  assert config_lib.resolve(given).data.batch_unit == unit
-  given.data.batch_unit = "words"
-  with pytest.raises(UserError, match=r"data\.batch_unit is 'words'; allowed: rows, tokens"):
-    config_lib.resolve(given)
 
 
 def test_next_sentence_prediction_needs_pairs():
@@ -206,7 +195,7 @@ ROBERTA_TABLES = ("roberta_table1_static", "roberta_table1_dynamic", "roberta_ta
                   "roberta_table2_sentence_pair", "roberta_table2_full_sentences", "roberta_table2_doc_sentences",
                   "roberta_table3_256", "roberta_table3_2k", "roberta_table3_8k")
 VARIED = {  # by the papers: Table 1 masks; Table 2 formats, with what follows from them; Table 3 batches
-  "data.masking.num_static_masks", "objective.name", "data.format", "data.batch_unit", "train.batch_size",
+  "data.masking.num_static_masks", "objective.name", "data.format", "train.batch_size",
   "train.num_steps", "optimizer.learning_rate", "optimizer.warmup_steps", "optimizer.beta2", "eval.batch_size"}
 
 

@@ -124,7 +124,7 @@ def test_an_option_that_is_wrong_names_the_right_one(row):
 
 
 @pytest.mark.parametrize("options", [
-  ["--config.train.num_steps=20"], ["--config.optimizer.warmup_steps=3"], ["--config.data.batch_unit=rows"],
+  ["--config.train.num_steps=20"], ["--config.optimizer.warmup_steps=3"], ["--config.data.reader=tf"],
   ["--config.optimizer.learning_rate=1e-3"], ["--config.log.tensorboard"], ["--config.log.tensorboard=false"],
   ["--config.train.num_steps", "20"], ["--config.data.path=a file with = and --config.foo=1"], ["--help"],
   ["--workdir=runs/--train.num_steps=1"], ["--noconfig.log.tensorboard"], ["--alsologtostderr"]])
@@ -192,7 +192,7 @@ CONFIGS = {
   "empty": ("", "Expecting value"), "cut off": ('{"resolved": {', "Expecting"),
   "of another program": ('{"model_type": "bert", "hidden_size": 768}', "resolved"),
   "with a list inside": ('{"resolved": [1]}', "resolved"),
-  "with null inside": ('{"resolved": null, "format": 1}', "resolved"), "a text": ('"resolved"', "no object"),
+  "with null inside": ('{"resolved": null, "format": 2}', "resolved"), "a text": ('"resolved"', "no object"),
   "nested too deeply": ("[" * 100_000, "recursion"),
   "no UTF-8": (b"\xff\xfe{", "utf-8"),
 }

@@ -50,18 +50,19 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_step(fault, accumulat
 
 
 def test_a_restart_within_skipped_updates_counts_on():
-  watch = nonfinite.Watch(tiny_config(on_nonfinite="skip", max_skipped_steps=3).train, in_a_row=2)
-  with pytest.raises(UserError, match="3 skipped steps in a row, 5 to 7"):
-    watch.check([pair(1)], {}, 7)
+  watch = nonfinite.Watch(tiny_config(on_nonfinite="skip").train, in_a_row=9)
+  with pytest.raises(UserError, match="10 skipped steps in a row, 5 to 14"):
+    watch.check([pair(1)], {}, 14)
 
 
 def pair(skipped):
   return {nonfinite.SKIPPED: (np.float32(skipped), np.float32(1))}
 
 
-def test_too_many_in_a_row_end_the_run():
+def test_too_many_in_a_row_end_the_run(monkeypatch):
   """Counted over the ends of windows; a good step between them starts anew."""
-  watch = nonfinite.Watch(tiny_config(on_nonfinite="skip", max_skipped_steps=3).train)
+  monkeypatch.setattr(nonfinite, "MAX_SKIPPED_STEPS", 3)
+  watch = nonfinite.Watch(tiny_config(on_nonfinite="skip").train)
   watch.check([pair(0), pair(1), pair(1)], {}, 3)
   watch.check([pair(0), pair(1), pair(1)], {}, 6)
   with pytest.raises(UserError, match="3 skipped steps in a row, 5 to 7"):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_jax import config
+from electra_jax.config_rules import SHORT_EXAMPLES
 from electra_jax.data import masking as masking_lib
 from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
@@ -25,6 +26,7 @@ from electra_jax.errors import NoAnswerError, UserError
 Batch = dict[str, np.ndarray]
 
 MAX_GROUP_STEPS = 8  # made together at most, so that the reader does not run far ahead of the loop
+PREFETCH_BATCHES = 4  # made ahead of the step
 LONGEST_SECONDS = 300  # for a batch; the slowest that we know, the first of a cold object store, take seconds
 GROUP_TOKENS = 1 << 17  # of a group at most: beyond, the time for each call no longer counts, and caches overflow
 
@@ -72,8 +74,8 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
 
   Args:
     examples: ShardedExamples of the training split.
-    config_data: the config.data branch. With `batch_unit` "tokens" the batches have more and shorter rows where the
-      examples are short, as `order.TokenBatches` says.
+    config_data: the config.data branch. In the formats of SHORT_EXAMPLES the batches have more and shorter rows where
+      the examples are short, as `order.TokenBatches` says.
     tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word if `masking.unit` is not "token".
     batch_size: of the global batch; the process holds rows [index, index + 1) * batch_size / process_count.
     seed: of order and masks.
@@ -92,7 +94,7 @@ def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: in
                                  token_odds=odds)
 
   rows = functools.partial(local_rows, process_index=process_index, process_count=process_count)
-  if config_data.batch_unit == "tokens":
+  if config_data.format in SHORT_EXAMPLES:
     order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
 
     def make_one(steps: range) -> Batch:
@@ -122,7 +124,7 @@ def split(batch: Batch, number: int) -> list[Batch]:
 
 def steps_per_epoch(examples, config_data, batch_size: int) -> float:
   """Steps of one pass over the examples."""
-  if config_data.batch_unit == "tokens":
+  if config_data.format in SHORT_EXAMPLES:
     return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed=0).steps_per_epoch
   return len(examples) / batch_size
 
@@ -130,7 +132,7 @@ def steps_per_epoch(examples, config_data, batch_size: int) -> float:
 def make_order_at(examples, config_data, *, batch_size: int, seed: int
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
-  if config_data.batch_unit == "tokens":
+  if config_data.format in SHORT_EXAMPLES:
     batches = order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed)
     return batches.at
   return lambda step: (*order.example_order(step, batch_size, len(examples), seed), examples.sequence_length)
@@ -214,7 +216,7 @@ def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch
 
 
 def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
-                  prefetch_batches: int) -> Iterator[Batch]:
+                  prefetch_batches: int = PREFETCH_BATCHES) -> Iterator[Batch]:
   """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
 
   Args:

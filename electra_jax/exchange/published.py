@@ -182,8 +182,7 @@ def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.
   config.model.update({key: sizes["model"][key] for key in ARCHITECTURE})
   config.generator.update(sizes.get("generator", {}))
   rows = max(tokenizer.vocab_size, *(one.config["vocab_size"] for one in weights.values()))
-  multiple = max(1, config.model.vocab_multiple_size)
-  config.model.vocab_size = -(-rows // multiple) * multiple
+  config.model.vocab_size = config_lib.table_rows(rows)
   config.data.tokenizer.update(kind=tokenizer.kind, lowercase=tokenizer.lowercase, vocab_size=tokenizer.vocab_size)
   config.data.sequence_length = min(config.data.sequence_length,
                                     config.model.max_position_embeddings - config.model.position_offset)

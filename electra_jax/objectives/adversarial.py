@@ -68,7 +68,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
          token_counts=None) -> Objective:
   """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
 
-  The paper gives no weights beside λ: ours are `policy_weight` and `baseline_weight`, of means over masked positions.
+  The paper gives no weights beside λ: ours are `mlm_weight` for the policy's and 1 for the
+  baseline's, of means over masked positions.
   """
   del token_counts
   model = generators.make_model(transformer, config_generator, config_objective,
@@ -92,8 +93,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     policy = policy_loss(log_probabilities, reward, baseline_logits, masked)
     baseline = baseline_loss(baseline_logits, reward, masked)
     total = (config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
-             + config_objective.policy_weight * policy / num_targets["mlm"]
-             + config_objective.baseline_weight * baseline / num_targets["mlm"])
+             + config_objective.mlm_weight * policy / num_targets["mlm"]
+             + baseline / num_targets["mlm"])
     _, mlm_metrics = generators.masked_lm_loss(logits, batch)
     metrics = {**mlm_metrics, **rtd_metrics, "adversarial/reward": (jnp.sum(masked * reward), masked.sum()),
                "adversarial/baseline_loss": (baseline, masked.sum())}

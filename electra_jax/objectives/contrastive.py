@@ -9,6 +9,8 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
 from electra_jax.objectives.base import Objective, Phase
 
+UNCHANGED_SHARE = 0.2  # of the sequences, which are not corrupted (Appendix F)
+
 
 def judge(model: Electra, batch, ids, train: bool) -> tuple[jax.Array, jax.Array]:
   """Logits of "replaced" [batch, length] and, from [CLS], of "corrupted" [batch] of one pass."""
@@ -16,20 +18,19 @@ def judge(model: Electra, batch, ids, train: bool) -> tuple[jax.Array, jax.Array
   return model.encoder.rtd_head(hidden), model.encoder.sentence_head(hidden[:, :1])[:, 0]
 
 
-def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.Array,
-              unchanged_share: float) -> generators.Corruption:
-  """Takes back the corruption of a random share of the rows."""
-  is_kept = jax.random.bernoulli(rng, unchanged_share, (len(input_ids), 1))
+def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.Array) -> generators.Corruption:
+  """Takes back the corruption of a random UNCHANGED_SHARE of the rows."""
+  is_kept = jax.random.bernoulli(rng, UNCHANGED_SHARE, (len(input_ids), 1))
   return corruption._replace(ids=jnp.where(is_kept, input_ids, corruption.ids),
                              is_replaced=corruption.is_replaced & ~is_kept)
 
 
 def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
          token_counts=None) -> Objective:
-  """ELECTRA's objective plus a binary loss per sequence; `unchanged_share` of the sequences stay as they are.
+  """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay as they are.
 
   A row in which every draw happens to be the original counts as unchanged, as such a token counts as real. The paper
-  gives neither the head (ours is the replaced-token head on [CLS]) nor the loss's weight (`sentence_weight`).
+  gives neither the head (ours is the replaced-token head on [CLS]) nor the loss's weight (ours is 1).
   """
   model = generators.make_model(transformer, config_generator, config_objective,
                                 encoder_heads=("rtd_head", "sentence_head"))
@@ -44,7 +45,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, keep_rng, encoder_rng = jax.random.split(rng, 4)
     mlm_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
-    corruption = keep_rows(keep_rng, corruption, batch["input_ids"], config_objective.unchanged_share)
+    corruption = keep_rows(keep_rng, corruption, batch["input_ids"])
     logits, sentence_logits = model.apply({"params": params}, batch, corruption.ids, train, method=judge,
                                           rngs={"dropout": encoder_rng})
     real = batch["attention_mask"].astype(jnp.float32)
@@ -58,7 +59,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
                 "sentence/accuracy": (correct, is_row.sum())}
     total = (config_objective.mlm_weight * mlm_loss / num_targets["mlm"]
              + config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
-             + config_objective.sentence_weight * sentence_loss / num_targets["sentence"])
+             + sentence_loss / num_targets["sentence"])
     return total, metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")

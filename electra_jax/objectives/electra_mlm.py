@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from electra_jax.objectives import sampling
+from electra_jax.objectives import contrastive, sampling
 from electra_jax.objectives.base import Batch, Metrics
 from electra_jax.objectives.predictors import Network
 
@@ -101,5 +101,5 @@ def applies(config) -> bool:
 
 def corrupted_share(config) -> float:
   """The share of positions that the generator fills, over all rows: `contrastive` leaves some rows as they are."""
-  kept = config.objective.unchanged_share if config.objective.name == "contrastive" else 0.0
+  kept = contrastive.UNCHANGED_SHARE if config.objective.name == "contrastive" else 0.0
   return config.data.masking.rate * (1 - kept)

@@ -8,27 +8,20 @@ from jaxtyping import PyTree
 
 from electra_jax import sharding
 
-# form -> levels between a head and the layer below it.
-FORMS = {
-  "paper": 1,  # head 1, top layer decay, ..., bottom layer decay ** n, embeddings decay ** (n + 1)
-  "released": 2,  # head 1, top layer decay ** 2, ..., embeddings decay ** (n + 2)
-}
 
+def factor(path: str, num_layers: int, decay: float) -> float:
+  """What a parameter's learning rate is multiplied by: 1 for a head, `decay` for the top layer, ..., decay ** (n + 1)
+  for the embeddings.
 
-def factor(path: str, num_layers: int, decay: float, form: str) -> float:
-  """What a parameter's learning rate is multiplied by.
-
-  Differs from the released ELECTRA code in the form "paper", the default: the paper names a decay from layer to layer;
-  the code leaves one level unused between its head and the top layer, so that everything but the head learns at `decay`
-  times the paper's learning rate.
+  Differs from the released ELECTRA code, which leaves one level unused between its head and the top layer, so that
+  everything but the head learns at `decay` times the paper's learning rate; the paper names a decay from layer to
+  layer.
 
   Raises:
     ValueError: the path is of no head, layer or embedding.
 
-  >>> [factor(f"encoder/{p}/kernel", 2, 0.5, "paper") for p in ("x_head/output", "layer_01/a", "layer_00/a")]
-  [1.0, 0.5, 0.25]
-  >>> [factor(f"encoder/{p}/kernel", 2, 0.5, "released") for p in ("x_head/output", "layer_01/a", "layer_00/a")]
-  [1.0, 0.25, 0.125]
+  >>> [factor(f"encoder/{p}/kernel", 2, 0.5) for p in ("x_head/output", "layer_01/a", "layer_00/a", "embeddings/a")]
+  [1.0, 0.5, 0.25, 0.125]
   """
   if re.search(r"(^|/)\w+_head/", path):
     return 1.0
@@ -39,16 +32,16 @@ def factor(path: str, num_layers: int, decay: float, form: str) -> float:
     below_top = num_layers
   else:
     raise ValueError(f"The parameter {path} is of no head, layer or embedding; add it to optim/layerwise.py.")
-  return decay ** (below_top + FORMS[form])
+  return decay ** (below_top + 1)
 
 
-def factors(params: PyTree, num_layers: int, decay: float, form: str) -> PyTree:
+def factors(params: PyTree, num_layers: int, decay: float) -> PyTree:
   """`factor` of every parameter."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, _: factor(sharding.path_name(path), num_layers, decay, form), params)
+    lambda path, _: factor(sharding.path_name(path), num_layers, decay), params)
 
 
-def scale_by_layer(num_layers: int, decay: float, form: str) -> optax.GradientTransformation:
+def scale_by_layer(num_layers: int, decay: float) -> optax.GradientTransformation:
   """Multiplies each update by its parameter's factor; it has no state."""
   return optax.stateless(lambda updates, _: jax.tree.map(
-    lambda update, times: update * times, updates, factors(updates, num_layers, decay, form)))
+    lambda update, times: update * times, updates, factors(updates, num_layers, decay)))

@@ -19,11 +19,6 @@ def linear(config_optimizer, num_steps: int) -> Callable:
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining)
 
 
-def polynomial(config_optimizer, num_steps: int) -> Callable:
-  """The remaining share of the decay to the power `optimizer.decay_power`; 1 is `linear`."""
-  return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining ** config_optimizer.decay_power)
-
-
 def cosine(config_optimizer, num_steps: int) -> Callable:
   """Half a period of the cosine, from the peak to zero (Loshchilov and Hutter 2017, without restarts)."""
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: (1 - jnp.cos(jnp.pi * remaining)) / 2)
@@ -70,7 +65,6 @@ def _warmed(config_optimizer, num_steps: int, shape: Callable) -> Callable:
 
 SCHEDULES = {
   "linear": linear,
-  "polynomial": polynomial,
   "cosine": cosine,
   "constant": constant,
   "wsd": warmup_stable_decay,

@@ -29,7 +29,7 @@ def make(name: str, config_task) -> Task:
   is_regression, is_tagging, is_multi = (name == f"own_{kind}" for kind in ("regression", "tagging", "multi_label"))
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
   records = read_records(config_task.train_path)
-  several = functools.partial(_several, separator=config_task.label_separator) if is_multi else None
+  several = _several if is_multi else None
   parts = _list if is_tagging else several or (lambda value, where: [value])
   labels = () if is_regression else _labels(records, config_task.label_field, parts)
 
@@ -160,11 +160,11 @@ def _list(value, where: str) -> list[str]:
   return parts
 
 
-def _several(value, where: str, separator: str) -> list:
-  """The labels of an example, maybe none: a JSON list, or one string with `task.label_separator` between them."""
+def _several(value, where: str) -> list:
+  """The labels of an example, maybe none: a JSON list, or one string with semicolons between them."""
   if isinstance(value, list):
     return value
   if isinstance(value, str):
-    return [part.strip() for part in value.split(separator)] if value.strip() else []
-  raise UserError("An example has no list of labels", got=f"{where}: {value!r}", allowed=f"a list, or a string with "
-                  f"{separator!r} between the labels; an empty one where no label is true", fix="correct the line")
+    return [part.strip() for part in value.split(";")] if value.strip() else []
+  raise UserError("An example has no list of labels", got=f"{where}: {value!r}", allowed="a list, or a string with "
+                  "';' between the labels; an empty one where no label is true", fix="correct the line")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from electra_jax.errors import UserError
 from electra_jax.tasks.base import Example, Feature, Task
 
 
@@ -12,24 +11,14 @@ def of_examples(task: Task, examples: Sequence[Example], tokenizer, max_length: 
           for feature in task.featurize(example, tokenizer, max_length)]
 
 
-def sequence(tokenizer, texts: Sequence[str], max_length: int, where: str = "", on_long_text: str = "cut") -> Feature:
+def sequence(tokenizer, texts: Sequence[str], max_length: int) -> Feature:
   """One or two texts as ids and segments; of texts that are too long, the longer one loses its end, token by token.
 
   A byte-level vocabulary follows RoBERTa: two separators between the texts.
-
-  Args:
-    on_long_text: "cut", or "error".
-
-  Raises:
-    UserError: a text is too long and `on_long_text` is "error"; `where` is named.
   """
   parts = [list(tokenizer.encode(text)) for text in texts]
   special = 2 + (len(parts) - 1) * num_separators(tokenizer)
   total = sum(map(len, parts)) + special
-  if total > max_length and on_long_text == "error":
-    raise UserError("A text is longer than the model may read", got=f"{where}: {total} tokens",
-                    allowed=f"at most {max_length} tokens, {special} special ones included (task.max_length)",
-                    fix="raise --config.task.max_length, shorten the text, or set --config.task.on_long_text=cut")
   cut_longest(parts, max_length - special)
   return {**joined(tokenizer, parts), "_was_cut": total > max_length}
 
@@ -61,16 +50,11 @@ def cut_longest(parts: list[list[int]], room: int) -> None:
     max(reversed(parts), key=len).pop()
 
 
-def words(tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int],
-          on_long_text: str = "cut") -> Feature:
+def words(tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int]) -> Feature:
   """A sentence of words: the tag of a word is asked at its first piece, -1 elsewhere."""
   pieces = [list(tokenizer.encode((" " if number else "") + word)) or [tokenizer.unk_id]
             for number, word in enumerate(example.texts[0])]
   total = sum(map(len, pieces)) + 2
-  if total > max_length and on_long_text == "error":
-    raise UserError("A sentence is longer than the model may read", got=f"{example.where}: {total} tokens",
-                    allowed=f"at most {max_length} tokens (task.max_length)",
-                    fix="raise --config.task.max_length, or set --config.task.on_long_text=cut")
   ids, tags, first = [tokenizer.cls_id], [-1], []
   for number, piece in enumerate(pieces):
     if len(ids) + len(piece) + 1 > max_length:

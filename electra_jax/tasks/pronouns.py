@@ -49,7 +49,7 @@ def make(name: str, config_task) -> Task:
     premise, *hypotheses = example.texts
     if len(hypotheses) == 1:  # to be judged
       hypotheses += others(premise, hypotheses[0], finder())
-    rows = [features.sequence(tokenizer, (premise, hypothesis), max_length, example.where, config_task.on_long_text)
+    rows = [features.sequence(tokenizer, (premise, hypothesis), max_length)
             for hypothesis in hypotheses]
     size = 2 if len(example.texts) == 3 else 1
     return [{"input_ids": [one["input_ids"] for one in part], "token_type_ids": [one["token_type_ids"] for one in part],

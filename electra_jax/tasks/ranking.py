@@ -28,7 +28,7 @@ def make(name: str, config_task) -> Task:
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
     question, *candidates = example.texts
-    rows = [features.sequence(tokenizer, (question, candidate), max_length, example.where, config_task.on_long_text)
+    rows = [features.sequence(tokenizer, (question, candidate), max_length)
             for candidate in candidates]
     return [{"input_ids": [one["input_ids"] for one in rows], "token_type_ids": [one["token_type_ids"] for one in rows],
              "_was_cut": any(one["_was_cut"] for one in rows)}]

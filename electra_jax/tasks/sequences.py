@@ -26,7 +26,7 @@ def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str
   head = "multi_label" if is_multi else "classification" if labels else "regression"
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
-    feature = features.sequence(tokenizer, example.texts, max_length, example.where, config_task.on_long_text)
+    feature = features.sequence(tokenizer, example.texts, max_length)
     if example.label is not None and is_multi:
       feature["labels"] = [float(label in example.label) for label in labels]
     elif example.label is not None:
@@ -49,7 +49,7 @@ def make_tagging(name: str, config_task, *, labels: Sequence[str], metrics: Sequ
   ids = {label: number for number, label in enumerate(labels)}
 
   def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
-    return [features.words(tokenizer, example, max_length, ids, config_task.on_long_text)]
+    return [features.words(tokenizer, example, max_length, ids)]
 
   return Task(
     name=name, head="tagging", label_names=tuple(labels), num_labels=len(labels), splits=tuple(splits),

@@ -134,7 +134,7 @@ def _time_reading(config, tokenizer: Tokenizer, directory: str, seconds: float) 
   batch_at = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed)
   for reader in ("tf", "threads"):
-    batches = pipeline.train_batches(batch_at, 0, 1 << 40, reader, config.data.prefetch_batches)
+    batches = pipeline.train_batches(batch_at, 0, 1 << 40, reader)
     with contextlib.closing(batches):
       for _ in range(50):  # start-up, and every shard is checked
         next(batches)

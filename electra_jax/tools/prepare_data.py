@@ -31,7 +31,7 @@ A run then uses both with --config.data.shards_path=data/base/shards, or finds t
 --config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
 .parquet file, a folder, a quoted glob, one of these in a bucket (gs://, s3://), tfds:NAME[:SPLIT], hf:PATH[:SPLIT],
 pydoc: (English that the installed Python carries, to try things out), or several with weights:
-'wiki/*2,books.txt*0.5'. Running text is divided into sentences with --config.data.sentences=rules. Shards that stand
+'wiki/*2,books.txt*0.5'. Running text is divided into sentences with --config.data.sentences=en. Shards that stand
 there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes.
 
 The same command goes on behind the last finished shard after it was killed, and gives the same files."""

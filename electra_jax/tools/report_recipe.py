@@ -19,7 +19,7 @@ IDENTITY = {
 }
 # Places, cadences and machines: no part of an experiment.
 IGNORED = re.compile(r"(mesh|log|eval|checkpoint)\..*|seed|train\.(log_every_steps|accumulation_steps|remat)|"
-                     r"data\.(\w*path|\w+_dir|shard_examples|num_workers|reader|prefetch_batches)|"
+                     r"data\.(\w*path|\w+_dir|shard_examples|num_workers|reader)|"
                      r"data\.tokenizer\.(path|training_bytes)|task\.(\w+_path|data_dir|init_from|seeds_at_once)")
 # The fine-tuning recipes' arguments by the beginning of a task's name.
 FINE_TUNING = (("squad_", "squad.py", ("{rest}", "{rest},large", "{rest},roberta")),

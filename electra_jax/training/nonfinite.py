@@ -7,6 +7,7 @@ from jaxtyping import Array, PyTree
 from electra_jax.errors import UserError
 
 SKIPPED = "train/skipped_steps"
+MAX_SKIPPED_STEPS = 10  # in a row, which end a run: a state that has diverged skips for ever
 
 
 def skip_if_nonfinite(old, new, pairs: dict) -> tuple:
@@ -35,12 +36,12 @@ class Watch:
   """Looks at each log window of a run for updates that were skipped.
 
   Args:
-    config_train: the `train` branch of the config: `on_nonfinite` and `max_skipped_steps`.
+    config_train: the `train` branch of the config: `on_nonfinite`.
     in_a_row: skipped updates right before this start, from the state: a restart does not count anew.
   """
 
   def __init__(self, config_train, in_a_row: int = 0):
-    self._most = config_train.max_skipped_steps if config_train.on_nonfinite == "skip" else 1
+    self._most = MAX_SKIPPED_STEPS if config_train.on_nonfinite == "skip" else 1
     self._in_a_row = in_a_row
 
   def check(self, window: list[dict], values: dict[str, float], step: int) -> dict[str, float]:
@@ -66,7 +67,7 @@ class Watch:
     return UserError(
       "The loss or the gradient is not finite",
       got=f"in step {last}" if single else f"{self._in_a_row} skipped steps in a row, {first} to {last}; "
-      f"train.max_skipped_steps is {self._most}", allowed="finite losses and gradients",
+      f"at most {self._most - 1} may be", allowed="finite losses and gradients",
       fix="lower --config.optimizer.learning_rate or lengthen the warm-up"
       f"{', or skip such steps with --config.train.on_nonfinite=skip' * single} (tools/show_batch --step={first - 1} "
       "shows its batch); the same command goes on from the last checkpoint")

@@ -9,9 +9,9 @@ from tests.data.fakes import WORDS
 
 def make_config(path, **changes):
   config = ConfigDict(dict(
-    path=str(path), text_field="text", text_format="auto", on_bad_record="error", tfds_dir="",
-    heldout_share=0.1, max_documents=0, sentences="line", sentence_language="en",
-    format="ELECTRA", sequence_length=16, single_segment_share=0.1, short_sequence_share=0.05,
+    path=str(path), text_field="text", text_format="auto", on_bad_record="error",
+    heldout_share=0.1, max_documents=0, sentences="line",
+    format="ELECTRA", sequence_length=16, short_sequence_share=0.05,
     shard_examples=50, num_workers=1))
   config.update(changes)
   return config

@@ -23,9 +23,9 @@ from tests.data.test_documents import write
   ("de", "Das ist z. B. am 3. Mai so. Ja!", ["Das ist z. B. am 3. Mai so.", "Ja!"]),
   ("en", "no end", ["no end"])])
 def test_running_text(language, text, sentences):
-  split = sentence_splitting.make_splitter("rules", language)
+  split = sentence_splitting.make_splitter(language)
   assert split(text) == pickle.loads(pickle.dumps(split))(text) == sentences
-  assert sentence_splitting.make_splitter("line", language)(text) == [text]
+  assert sentence_splitting.make_splitter("line")(text) == [text]
 
 
 PIECES = ["Mr. ", "A. ", "b? ", '"', "(", ")", "…", " ", "1.", "東。"]
@@ -34,14 +34,14 @@ PIECES = ["Mr. ", "A. ", "b? ", '"', "(", ")", "…", " ", "1.", "東。"]
 @settings(max_examples=50, deadline=None)
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(PIECES)).map("".join)))
 def test_nothing_is_lost(text):
-  sentences = sentence_splitting.make_splitter("rules", "en")(text)
+  sentences = sentence_splitting.make_splitter("en")(text)
   assert all(sentences) and "".join("".join(sentences).split()) == "".join(text.split())
 
 
 def test_a_missing_package_is_told(monkeypatch):
   monkeypatch.setitem(sys.modules, "sentencex", None)
   with pytest.raises(UserError) as caught:
-    sentence_splitting.make_splitter("rules", "en")
+    sentence_splitting.make_splitter("en")
   assert_four_parts(caught, "pip install sentencex", "sentences=line")
 
 
@@ -50,16 +50,16 @@ def test_rows_are_made_of_sentences(tmp_path):
   text = "She has a red hat. Her cat sleeps. It dreams of very large fish. He goes.\n\nThey left. Nobody saw it.\n"
   path, words = write(tmp_path / "a.txt", text), text.split()
   rows = {}
-  for sentences in ("line", "rules"):
+  for sentences in ("line", "en"):
     config = make_config(path, format="FULL-SENTENCES", heldout_share=0.0, sentences=sentences, sequence_length=12)
     tokenizer = FakeTokenizer(words)
     manifest = shards.prepare(config, tokenizer, str(tmp_path / sentences), seed=0, progress=False)
     _, ids, num_tokens, _ = read_all(tmp_path / sentences, "train", config_data=config, tokenizer=tokenizer)
     rows[sentences] = [" ".join(tokenizer.tokens(row[:n])[1:-1]) for row, n in zip(ids, num_tokens)]
-    assert manifest["statistics"]["train"]["sentences"] == {"line": 2, "rules": 6}[sentences]
+    assert manifest["statistics"]["train"]["sentences"] == {"line": 2, "en": 6}[sentences]
     assert manifest["statistics"]["train"]["paragraphs"] == 2
-  assert rows["rules"] == ["She has a red hat. Her cat sleeps.", "It dreams of very large fish. He goes.",
+  assert rows["en"] == ["She has a red hat. Her cat sleeps.", "It dreams of very large fish. He goes.",
                            "They left. Nobody saw it."]
   assert rows["line"][0] == "She has a red hat. Her cat sleeps. It dreams"
-  with pytest.raises(UserError, match=r"data\.sentences is 'rules' but .* 'line'"):
+  with pytest.raises(UserError, match=r"data\.sentences is 'en' but .* 'line'"):
     shards.open_shards(str(tmp_path / "line"), "train", config)

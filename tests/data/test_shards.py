@@ -148,8 +148,8 @@ def test_other_config_is_refused_naming_each_key(made):
     shards.open_shards(str(directory), "train", make_config("", format="FULL-SENTENCES"))
   assert_four_parts(error, "data.format is 'FULL-SENTENCES'", "packed with 'ELECTRA'", "--config.data.format=ELECTRA")
   with pytest.raises(UserError) as error:
-    shards.open_shards(str(directory), "train", make_config("", single_segment_share=0.2))
-  assert_four_parts(error, "data.single_segment_share")
+    shards.open_shards(str(directory), "train", make_config("", short_sequence_share=0.2))
+  assert_four_parts(error, "data.short_sequence_share")
 
 
 def test_other_tokenizer_is_refused(made):

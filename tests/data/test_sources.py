@@ -1,5 +1,6 @@
 """Parquet, TFDS, buckets, weighted mixtures, and records that are passed over: what is read, counted and refused."""
 
+import functools
 import pathlib
 import sys
 from collections import Counter
@@ -189,7 +190,9 @@ def tfds_dir(tmp_path_factory):
   tfds.dataset_builders.store_as_tfds_dataset(
     "small_bytes", "1.0.0", tfds.features.FeaturesDict({"text": tfds.features.Tensor(shape=(), dtype=np.bytes_)}),
     {"train": [(0, {"text": b"caf\xe9"}), (1, {"text": b"fine"})]}, data_dir=folder, disable_shuffling=True)
-  return str(folder)
+  with pytest.MonkeyPatch.context() as patch:  # TFDS reads TFDS_DATA_DIR when it is imported
+    patch.setattr(tfds, "builder", functools.partial(tfds.builder, data_dir=folder))
+    yield
 
 
 @pytest.mark.parametrize("path, expected", [
@@ -197,7 +200,7 @@ def tfds_dir(tmp_path_factory):
   ("tfds:small_reviews:1.2.0", DOCUMENTS), ("tfds:small_reviews:1.2.0:train[1:]", DOCUMENTS[1:]),
   ("tfds:small_reviews:test*2,tfds:small_reviews:train[1:2]", [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0]])])
 def test_tfds(tfds_dir, path, expected):
-  assert read(path, text_field="body", tfds_dir=tfds_dir) == expected
+  assert read(path, text_field="body") == expected
 
 
 @pytest.mark.parametrize("path, field, message", [
@@ -206,13 +209,13 @@ def test_tfds(tfds_dir, path, expected):
   ("tfds:small_reviews", "label", "features are body, label"), ("tfds:small_bytes", "text", "record 1")])
 def test_bad_tfds(tfds_dir, path, field, message):
   with pytest.raises(UserError) as caught:
-    read(path, text_field=field, tfds_dir=tfds_dir)
+    read(path, text_field=field)
   assert_four_parts(caught, message, path)
 
 
 def test_tfds_records_are_passed_over(tfds_dir):
   skipped = Counter()
-  assert read("tfds:small_bytes", tfds_dir=tfds_dir, on_bad_record="skip", skipped=skipped) == [["fine"]]
+  assert read("tfds:small_bytes", on_bad_record="skip", skipped=skipped) == [["fine"]]
   assert skipped == {"A TFDS record is not UTF-8": 1}
 
 

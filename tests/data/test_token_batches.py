@@ -86,7 +86,6 @@ def prepared(tmp_path_factory):
   folder = tmp_path_factory.mktemp("doc_sentences")
   config = make_config(make_corpus(folder, 200), format="DOC-SENTENCES", sequence_length=64)
   shards.prepare(config, TOKENIZER, str(folder / "s"), seed=0, progress=False)
-  config.batch_unit = "tokens"
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1,
                                    num_static_masks=0, never_mask=(), max_predictions=10))
   return config, shards.open_shards(str(folder / "s"), "train", config, TOKENIZER)
@@ -97,7 +96,7 @@ def test_batches_of_doc_sentences(prepared):
   config, examples = prepared
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=4, seed=3)
   batches = TokenBatches(examples.lengths(), 64, 4, 3)
-  in_rows = pipeline.make_batch_at(examples, ConfigDict(config.to_dict() | {"batch_unit": "rows"}), TOKENIZER,
+  in_rows = pipeline.make_batch_at(examples, ConfigDict(config.to_dict() | {"format": "FULL-SENTENCES"}), TOKENIZER,
                                    batch_size=len(examples), seed=3)(0)
   whole = {row[row != 0].tobytes(): masked[row != 0].tobytes()
            for row, masked in zip(in_rows["input_ids"], in_rows["masked_input_ids"])}
@@ -140,7 +139,6 @@ def test_readers_take_changing_shapes_and_any_start(prepared, reader):
 def test_labels_reach_the_batches(tmp_path, reader):
   config = make_config(make_corpus(tmp_path, 60), format="SEGMENT-PAIR")
   shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
-  config.batch_unit = "rows"
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=1.0, random_share=0.0,
                                    num_static_masks=10, never_mask=(), max_predictions=3))
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)

@@ -38,11 +38,11 @@ ROWS = {
   "adversarial": ("adversarial", dict(weight_tying="none"), 0, BODY | GENERATOR_BODY | {
     "generator/baseline_head/.*": True},
     {"mlm/loss": LN100, "rtd/loss": LN2, "adversarial/reward": -LN2, "adversarial/baseline_loss": LN2}),
-  "adversarial, baseline alone": ("adversarial", dict(rtd_weight=0.0, policy_weight=0.0), 0, {
+  "adversarial, baseline alone": ("adversarial", dict(rtd_weight=0.0, mlm_weight=0.0), 0, {
     "generator/baseline_head/.*": True, "generator/(embeddings|layer_..|mlm_head)/.*": False,
     "discriminator/.*": False}, {}),
-  "adversarial, policy alone": ("adversarial", dict(rtd_weight=0.0, baseline_weight=0.0, weight_tying="none"), 0,
-                                GENERATOR_BODY | {"generator/baseline_head/.*": False, "discriminator/.*": False}, {}),
+  "adversarial, no discriminator": ("adversarial", dict(rtd_weight=0.0, weight_tying="none"), 0, GENERATOR_BODY | {
+    "generator/baseline_head/.*": True, "discriminator/.*": False}, {}),
   "two_stage, first": ("two_stage", dict(generator=EQUAL, weight_tying="none"), 0,
                        GENERATOR_BODY | {"discriminator/.*": False}, {"mlm/loss": LN100}),
   "two_stage, second": ("two_stage", dict(generator=EQUAL, weight_tying="none"), 1, BODY | {"generator/.*": False},

@@ -31,7 +31,7 @@ def shrink(given):
   given.data.update(sequence_length=16)
   given.data.tokenizer.vocab_size = 100
   given.optimizer.update(name="adamw", warmup_steps=1, learning_rate=1e-3)
-  given.train.update(batch_size=8, num_steps=4, compute_dtype="float32", prng_impl="threefry2x32")
+  given.train.update(batch_size=8, num_steps=4, compute_dtype="float32")
   return given
 
 

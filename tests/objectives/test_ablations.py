@@ -12,7 +12,7 @@ from ml_collections import FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax import config_rules, flops, metrics, sharding
 from electra_jax.errors import UserError
-from electra_jax.objectives import generators, predictors, sampling, table
+from electra_jax.objectives import contrastive, generators, predictors, sampling, table
 from electra_jax.training.train_state import count_parameters
 from tests.objectives.ablation_rows import EQUAL, LN2, LN100, ROWS, init, run
 from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, moved, value_and_gradients
@@ -79,8 +79,9 @@ def test_bfloat16_is_finite_and_close(row):
 # ---- whole losses by hand ----
 
 
-def test_unchanged_rows_count_as_not_corrupted():
-  objective, batch = make("contrastive", unchanged_share=1.0), make_batch()
+def test_unchanged_rows_count_as_not_corrupted(monkeypatch):
+  monkeypatch.setattr(contrastive, "UNCHANGED_SHARE", 1.0)
+  objective, batch = make("contrastive"), make_batch()
   _, pairs, _ = value_and_gradients(objective, batch, init("contrastive"))
   assert float(pairs["rtd/recall"][1]) == 0 and float(pairs["mlm/loss"][1]) == batch["masked_weights"].sum()
   assert float(pairs["sentence/loss"][1]) == len(batch["input_ids"])
@@ -92,7 +93,8 @@ def numpy_losses(row, monkeypatch):
   batch, params = make_batch(), init(row)
   drawn[:4] = batch["masked_ids"][:4]  # four rows in which every draw is the original
   monkeypatch.setattr(sampling, "sample_ids", lambda rng, logits: jnp.asarray(drawn))
-  _, pairs, _ = value_and_gradients(make(ROWS[row][0], **ROWS[row][1] | {"unchanged_share": 0.0}), batch, params)
+  monkeypatch.setattr(contrastive, "UNCHANGED_SHARE", 0.0)
+  _, pairs, _ = value_and_gradients(make(ROWS[row][0], **ROWS[row][1]), batch, params)
   corrupted = np.array(batch["input_ids"])
   for i, slot in np.argwhere(np.asarray(batch["masked_weights"])):
     corrupted[i, batch["masked_positions"][i, slot]] = drawn[i, slot]
@@ -183,7 +185,6 @@ FAULTS = {  # changes of configs/base.py -> what the error says
   "all needs equal sizes": (dict(weight_tying="all"), {}, "set generator.width_fraction and depth_fraction to 1"),
   "all needs both heads": (dict(name="replace_mlm", weight_tying="all"), dict(width_fraction=1),
                            "token_embeddings, embeddings or"),
-  "a share is a share": (dict(unchanged_share=1.2), {}, "objective.unchanged_share is 1.2"),
 }
 
 

@@ -80,7 +80,7 @@ def test_where_the_appendix_holds(name, kind, excludes_original, expected):
 
 @pytest.mark.parametrize("name, share", [("rtd", 0.15), ("contrastive", 0.12)])
 def test_rows_that_stay_as_they_are_change_the_optimum(name, share):
-  config = FrozenConfigDict(dict(objective=dict(name=name, unchanged_share=0.2), data=dict(masking=dict(rate=0.15))))
+  config = FrozenConfigDict(dict(objective=dict(name=name), data=dict(masking=dict(rate=0.15))))
   assert electra_mlm.corrupted_share(config) == pytest.approx(share)
   p_data, p_g, a = jnp.array([0.6, 0.4]), jnp.array([0.3, 0.7]), (1 - share) / share
   optimal = p_data * (a + p_g) / (a * p_data + p_g)

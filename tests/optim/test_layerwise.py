@@ -1,4 +1,4 @@
-"""What is each depth's rate, in the paper's form and in the released code's?"""
+"""What is each depth's learning rate?"""
 
 import jax.numpy as jnp
 import pytest
@@ -10,18 +10,16 @@ PATHS = ("embeddings/token/embedding", "embeddings_project/kernel", "layer_00/at
          "classification_head/output/kernel")
 
 
-@pytest.mark.parametrize("form,exponents", [("paper", (4, 4, 3, 2, 1, 0)), ("released", (5, 5, 4, 3, 2, 0))])
-def test_rates_per_depth(form, exponents):
-  """Released code: rate * decay ** (n + 2 - depth), depth 0 for embeddings, i + 1 for layer i, n + 2 for the head."""
-  found = [layerwise.factor(f"encoder/{path}", 3, 0.8, form) for path in PATHS]
-  assert found == pytest.approx([0.8**exponent for exponent in exponents])
+def test_rates_per_depth():
+  found = [layerwise.factor(f"encoder/{path}", 3, 0.8) for path in PATHS]
+  assert found == pytest.approx([0.8**exponent for exponent in (4, 4, 3, 2, 1, 0)])
 
 
 def test_the_update_is_scaled_and_a_stranger_is_refused():
-  tx = layerwise.scale_by_layer(1, 0.5, "paper")
+  tx = layerwise.scale_by_layer(1, 0.5)
   updates = {"encoder": {"layer_00": {"kernel": jnp.ones(2)}, "span_head": {"kernel": jnp.ones(2)}}}
   scaled, _ = tx.update(updates, tx.init(updates), updates)
   assert scaled["encoder"]["layer_00"]["kernel"].tolist() == [0.5, 0.5]
   assert scaled["encoder"]["span_head"]["kernel"].tolist() == [1.0, 1.0]
   with pytest.raises(ValueError, match="encoder/other/kernel"):
-    layerwise.factor("encoder/other/kernel", 1, 0.5, "paper")
+    layerwise.factor("encoder/other/kernel", 1, 0.5)

@@ -197,8 +197,6 @@ BAD = {  # (task, files, config keys, what the error names)
   "no file": ("rte", {}, {}, ["does not exist", "RTE/train.tsv"]),
   "test set without labels": ("rte", {"RTE/train.tsv": "index\tsentence1\tsentence2\n0\ta\tb\n"}, {},
                               ["'label' is missing", "train.tsv:2"]),
-  "text too long": ("rte", {"RTE/train.tsv": "index\tsentence1\tsentence2\tlabel\n0\ta b c d e\tb\tentailment\n"},
-                    {"on_long_text": "error", "max_length": 6}, ["longer than the model may read", "train.tsv:2: 9"]),
   "no JSON": ("own", {"a.jsonl": '{"text": "a", "label": "x"}\n{"text": '}, {}, ["no JSON object", "a.jsonl:2"]),
   "null label": ("own", {"a.jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n'}, {},
                  ["has no label", "a.jsonl:2"]),

@@ -26,7 +26,7 @@ STATE = "state.json"  # how far it is
 VERSION = 2  # to be raised when the same configuration comes to give other rows, or this file another form
 
 # Keys of config.data that decide which rows there are, besides PACKING_KEYS.
-JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "tfds_dir", "max_documents", "shard_examples")
+JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "max_documents", "shard_examples")
 
 
 @dataclasses.dataclass

@@ -18,10 +18,10 @@ from electra_jax.errors import UserError
 
 VERSIONS = {1: preparation.HEADER_COLUMNS, 2: preparation.NSP_HEADER_COLUMNS}  # -> numbers before the ids
 SPLITS = ("train", "heldout")
-_ALWAYS = ("format", "sequence_length", "heldout_share", "sentences", "sentence_language")
+_ALWAYS = ("format", "sequence_length", "heldout_share", "sentences")
 # The keys of config.data that decide what the rows hold, by format.
 PACKING_KEYS = {
-  "ELECTRA": (*_ALWAYS, "single_segment_share", "short_sequence_share"),
+  "ELECTRA": (*_ALWAYS, "short_sequence_share"),
   "FULL-SENTENCES": _ALWAYS,
   "DOC-SENTENCES": _ALWAYS,
   "SEGMENT-PAIR": (*_ALWAYS, "short_sequence_share"),
@@ -141,8 +141,6 @@ def check_packing(packed: dict, config_data, directory: str) -> None:
     UserError: they differ; names each key.
   """
   differing = [key for key in PACKING_KEYS[config_data.format] if packed.get(key) != config_data[key]]
-  if config_data.sentences == "line" and "sentence_language" in differing:
-    differing.remove("sentence_language")  # nobody asked for it
   if not differing:
     return
   lines = "; ".join(f"data.{key} is {config_data[key]!r} but the shards in {directory} were packed with "

@@ -33,6 +33,7 @@ from electra_jax.errors import UserError
 
 # Documents are packed in chunks of about this much text (UTF-8 characters): large enough that the one partly filled
 # FULL-SENTENCES example at the end of each does not matter, small enough to keep many workers busy.
+SINGLE_SEGMENT_SHARE = 0.1  # of ELECTRA's examples, which get one segment only (its builder)
 CHUNK_CHARACTERS = 1 << 20
 CHUNKS_PER_WORKER = 3  # encoded ahead of the writer: one in work, one waiting, one done
 UNKNOWN_SENTENCES = 1000  # of a chunk, in which unknown words are looked for
@@ -78,9 +79,8 @@ def make_job(config_data, tokenizer, seed: int) -> Job:
   """The job of a `config.data` branch and its tokenizer."""
   packing = packing_lib.Packing(
     sequence_length=config_data.sequence_length, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id,
-    single_segment_share=config_data.single_segment_share, short_sequence_share=config_data.short_sequence_share,
-    seed=seed)
-  split = sentence_splitting.make_splitter(config_data.sentences, config_data.sentence_language)
+    single_segment_share=SINGLE_SEGMENT_SHARE, short_sequence_share=config_data.short_sequence_share, seed=seed)
+  split = sentence_splitting.make_splitter(config_data.sentences)
   return Job(tokenizer, config_data.format, packing, split)
 
 

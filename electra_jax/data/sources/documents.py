@@ -41,8 +41,7 @@ class Part(list):
 
 
 def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, text_format: str = "auto",
-                   on_bad_record: str = "error", tfds_dir: str = "",
-                   skipped: Counter[str] | None = None) -> Iterator[Document]:
+                   on_bad_record: str = "error", skipped: Counter[str] | None = None) -> Iterator[Document]:
   """The documents of a corpus, in an order that does not depend on the file system.
 
   A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
@@ -62,14 +61,13 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
     text_format: "auto", or the form that every file is read as: a row of FORMATS.
     max_documents: stop after so many; 0 = all.
     on_bad_record: "error", or "skip" for records without text; broken files are always an error.
-    tfds_dir: where TFDS keeps its data sets; "" = its default.
     skipped: counts the skipped records, by reason.
 
   Raises:
     UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
       that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
   """
-  reading = Reading(text_field, text_format, on_bad_record, tfds_dir, Counter() if skipped is None else skipped)
+  reading = Reading(text_field, text_format, on_bad_record, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
   documents = streams[0] if len(streams) == 1 else _take_turns(streams)
   return itertools.islice(documents, max_documents or None)
@@ -78,8 +76,7 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
 def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Document]:
   """`read_documents` as the config.data branch says."""
   return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
-                        text_format=config_data.text_format, on_bad_record=config_data.on_bad_record,
-                        tfds_dir=config_data.tfds_dir)
+                        text_format=config_data.text_format, on_bad_record=config_data.on_bad_record)
 
 
 def parse_path(path: str) -> list[tuple[str, float]]:
@@ -244,7 +241,7 @@ def _read_text(path: str, reading: Reading) -> Iterator[Document]:
 def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
   """`tfds:NAME[:SPLIT]`, by default the split train: one document a record, in the order of the files.
 
-  A data set that is not there yet is downloaded by TFDS.
+  A data set that is not in the folder of the environment's TFDS_DATA_DIR (~/tensorflow_datasets) is downloaded by TFDS.
   """
   def fault(got, fix, error=None):
     return UserError("A TFDS data set cannot be read", got=f"{path}: {error or ''}{got}", fix=fix,
@@ -260,7 +257,7 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
   except ImportError as error:
     raise fault(error, "pip install tensorflow-datasets tensorflow-cpu") from error
   try:
-    builder = tfds.builder(name, data_dir=reading.tfds_dir or None)
+    builder = tfds.builder(name)
     if not builder.is_prepared() and _is_offline():
       raise OSError("it is not on this machine, and there is no network")
     builder.download_and_prepare()
@@ -270,7 +267,7 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
       read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False))
   except Exception as error:  # TFDS and TensorFlow raise dozens of types
     raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
-                "check name, split, --config.data.tfds_dir and the network; or take your own text, "
+                "check name, split, TFDS_DATA_DIR and the network; or take your own text, "
                 "--config.data.path=/path/to/text, or the demo, --config=configs/tiny.py") from error
   if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
     raise fault(f'no text under "{field}"; its features are {named(sorted(features))}',

@@ -28,7 +28,6 @@ class Reading:
   text_field: str = "text"
   text_format: str = "auto"  # of every file: a row of documents.FORMATS; auto: by name and content
   on_bad_record: str = "error"  # error | skip
-  tfds_dir: str = ""
   skipped: Counter[str] = dataclasses.field(default_factory=Counter)  # why -> how many records
 
   def skip(self, error: UserError) -> None:

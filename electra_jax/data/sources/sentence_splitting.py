@@ -26,8 +26,8 @@ def by_rules(paragraph: str, language: str) -> list[str]:
   return [stripped for sentence in sentencex.segment(language, paragraph) if (stripped := sentence.strip())]
 
 
-def make_splitter(sentences: str, language: str) -> Callable[[str], list[str]]:
-  """paragraph -> sentences, as data.sentences and data.sentence_language say; it can be pickled.
+def make_splitter(sentences: str) -> Callable[[str], list[str]]:
+  """paragraph -> sentences, as data.sentences says; it can be pickled.
 
   Raises:
     UserError: the package of the rules is missing.
@@ -37,7 +37,8 @@ def make_splitter(sentences: str, language: str) -> Callable[[str], list[str]]:
   try:
     import sentencex  # noqa: F401
   except ImportError as error:
-    raise UserError("Splitting text into sentences needs a package that is not installed", got="data.sentences=rules",
-                    allowed="sentencex", fix="pip install sentencex, or keep --config.data.sentences=line, which takes "
-                                             "each line of the text as a sentence") from error
-  return functools.partial(by_rules, language=language)
+    raise UserError("Splitting text into sentences needs a package that is not installed",
+                    got=f"data.sentences={sentences}", allowed="sentencex",
+                    fix="pip install sentencex, or keep --config.data.sentences=line, which takes each line of the "
+                        "text as a sentence") from error
+  return functools.partial(by_rules, language=sentences)

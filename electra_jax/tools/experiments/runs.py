@@ -21,7 +21,7 @@ from electra_jax.tools.experiments.rows import Planned
 from electra_jax.training import checkpoints
 
 # Keys of data that leave the packed examples alone; another text in the same folder is refused by the run itself.
-NOT_IN_SHARDS = ("path", "masking", "reader", "prefetch_batches", "num_workers", "batch_unit", "shards_path")
+NOT_IN_SHARDS = ("path", "masking", "reader", "num_workers", "shards_path")
 
 
 class Place(NamedTuple):
