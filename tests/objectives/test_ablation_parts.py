@@ -235,7 +235,7 @@ def test_rewards_and_baseline_by_hand():
 def test_a_share_of_the_rows_stays_unchanged():
   input_ids = jnp.zeros((4000, 3), jnp.int32)
   corruption = generators.Corruption(input_ids + 1, jnp.ones((4000, 3), bool), jnp.ones((4000, 2), jnp.int32))
-  kept = contrastive.keep_rows(jax.random.key(0), corruption, input_ids, 0.2)
+  kept = contrastive.keep_rows(jax.random.key(0), corruption, input_ids)
   changed = np.asarray(kept.ids).any(1)
   assert 1 - changed.mean() == pytest.approx(0.2, abs=0.02)
   assert np.array_equal(np.asarray(kept.ids), np.broadcast_to(changed[:, None], (4000, 3)))
