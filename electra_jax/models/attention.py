@@ -17,6 +17,7 @@ from electra_jax.models.kernels import mosaic_attention, triton_attention
 MASK_BIAS = float(jnp.finfo(jnp.float32).min) / 2
 
 
+@jax.named_scope("weights")
 def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Float[Array, "heads 3 head_dim"],
               attention_mask: Bool[Array, "batch length"], seeds: UInt32[Array, "2"], rate: float,
               kernels: str) -> Float[Array, "batch length heads head_dim"]:

@@ -42,6 +42,7 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
   return _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels)[0]
 
 
+@jax.named_scope("norm")
 def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels):
   if triton_rows.fits(kernels, x.shape):
     call = functools.partial(triton_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
@@ -55,6 +56,7 @@ def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, k
   return (out, out), (total, bias, scale, seeds)
 
 
+@jax.named_scope("norm")
 def _dropout_add_norm_backward(rate, epsilon, kernels, kept, gradients):
   total, bias, scale, seeds = kept
   dx, dy, sums = norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels)
@@ -73,10 +75,12 @@ def layer_norm(x: Float[Array, "batch length hidden"], scale: Float[Array, "hidd
   return normalised(x, scale, offset, epsilon)
 
 
+@jax.named_scope("norm")
 def _layer_norm_forward(x, scale, offset, epsilon, kernels):
   return layer_norm(x, scale, offset, epsilon, kernels), (x, scale)
 
 
+@jax.named_scope("norm")
 def _layer_norm_backward(epsilon, kernels, kept, gradient):
   x, scale = kept
   dx, _, sums = norm_gradients(x, (gradient,), scale, jnp.zeros(2, jnp.uint32), 0.0, epsilon, kernels)

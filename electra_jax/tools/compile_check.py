@@ -23,12 +23,14 @@ flags.DEFINE_multi_string("mesh", [], "Axes that differ from data=-1,fsdp=1,tens
                           "several are compared. Without it, the recipe's mesh.")
 flags.DEFINE_bool("memory_only", False, "Stop the compiler for TPUs once the memory is assigned: in a fraction of the "
                   "time, but without machine code, the compiler's counts, and the two times that follow from them.")
+flags.DEFINE_bool("kernels", False, "Also print the cycles that a TPU's compiler expects of each part of the model.")
 
 USAGE = """Compiles the train step of a recipe for devices that are not here; no array is made, no hardware is needed.
 
   python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4
   python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:16x16 --mesh=fsdp=1 --mesh=fsdp=16
   python -m electra_jax.tools.compile_check configs/roberta_large.py --topology=v5e:16x16 --config.train.remat=full
+  python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:2x2 --kernels
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
 For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
@@ -37,7 +39,8 @@ and temporaries read and written once; no faster. Expected: the sum of what the 
 At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too;
 or, where it is longer, the time expected.
 Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size; with
---memory_only 1 to 2. The program's machine code, some hundred MiB, is then not in the memory.
+--memory_only 1 to 2, but then there are no --kernels, and the program's machine code, some hundred MiB, is not in the
+memory.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
 TRIES_OF_REMAT = {"none": "dots", "all_dots": "dots", "dots": "full"}
@@ -54,6 +57,7 @@ class Report(NamedTuple):
   collectives: tuple = ()
   roofline: object = None  # compile_roofline.Roofline; None on CPU
   seconds: float = 0.0  # that tracing and compiling took
+  parts: dict | None = None  # compile_kernels.by_part
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -108,7 +112,8 @@ def check(config, devices: list, chip=None) -> Report:
     chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
     least_bytes=2 * (state_bytes + steps * step_memory.temporaries), most_bytes=program_bytes, collectives=collectives,
     kernel_cycles=compile_kernels.estimated_cycles(hlo))
-  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds)
+  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds,
+                compile_kernels.by_part(hlo))
 
 
 def check_memory(config, devices: list, chip, topology: str) -> Report:
@@ -210,6 +215,7 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4")
   import jax
 
+  from electra_jax.tools import compile_kernels
   from electra_jax.tools.compile_roofline import CHIPS
 
   jax.config.update("jax_platforms", "cpu")  # whatever this machine has: nothing is computed
@@ -224,6 +230,9 @@ def main(argv: list[str]) -> None:
     reports.append(check_memory(config, devices, chip, FLAGS.topology) if FLAGS.memory_only and chip else
                    check(config, devices, chip))
   show(reports, config, devices, chip, console)
+  for report in reports if FLAGS.kernels else ():
+    if report.parts:
+      console.print(compile_kernels.table(report.parts, chip.clock, _mesh_name(report.mesh)))
 
 
 def with_config_flag(argv: list[str]) -> list[str]:

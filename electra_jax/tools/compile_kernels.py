@@ -1,14 +1,32 @@
 """Times of the kernels of a compiled program, by the TPU compiler's own estimate.
 
 The compiler writes beside each kernel the cycles that it expects, and chooses kernels by them. They know the memory
-that a kernel really reads, its layout and the vector units, which no data sheet does. Nobody has timed them here.
+that a kernel really reads, its layout and the vector units, which no data sheet does. A kernel written in
+Pallas, which the compiler cannot choose, has the length of its schedule instead. Nobody has timed any of them here.
 """
 
 import re
+from collections.abc import Iterator
+
+from rich.table import Table
 
 from electra_jax.tools import compile_collectives
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+OP_NAME = re.compile(r'\bop_name="([^"]*)"')
+
+# Part of a model -> regex over op_names. A kernel belongs to the first part that it matches; what the compiler fuses
+# has one name, mostly that of a product.
+PARTS = {
+  "attention, weights": r"/attention/(.*/)?(weights|attention_(forward|backward))/",
+  "norms, dropout": r"/(norm|layer_norm|layernorm|dropout|output_dropout)[./]",
+  "attention, linear maps": r"/attention/",
+  "feed-forward": r"/feed_forward/",
+  "embeddings": r"/embeddings(_project)?[./]",
+  "heads, loss, sampling": r"jvp\(",
+  "optimizer, metrics": r"./",
+  "copies between layouts": "",
+}
 
 
 def estimated_cycles(hlo: str) -> int:
@@ -19,7 +37,39 @@ def estimated_cycles(hlo: str) -> int:
   Args:
     hlo: `compiled.as_text()`.
   """
+  return sum(cycles for _, _, cycles in _kernels(hlo))
+
+
+def by_part(hlo: str) -> dict[str, tuple[int, int]]:
+  """Part of the model -> (kernels that a step runs, their cycles), in the order of PARTS; see `estimated_cycles`."""
+  found = dict.fromkeys(PARTS, (0, 0))
+  for name, times, cycles in _kernels(hlo):
+    part = next(part for part, pattern in PARTS.items() if re.search(pattern, name))
+    found[part] = (found[part][0] + times, found[part][1] + cycles)
+  return {part: counts for part, counts in found.items() if counts[0]}
+
+
+def table(parts: dict[str, tuple[int, int]], clock: float, mesh: str) -> Table:
+  """What each part of `by_part` takes; `clock` is the chip's, in cycles/s."""
+  found = Table(title=f"{mesh}: kernels of a step, as the compiler expects them", title_justify="left")
+  for heading in ("part", "kernels", "cycles", "ms", "%"):
+    found.add_column(heading, justify="left" if heading == "part" else "right")
+  total = sum(cycles for _, cycles in parts.values())
+  for part, (kernels, cycles) in parts.items():
+    found.add_row(part, str(kernels), f"{cycles:,}", f"{1000 * cycles / clock:.2f}", f"{100 * cycles / total:.1f}")
+  found.add_section()
+  found.add_row("all", str(sum(kernels for kernels, _ in parts.values())), f"{total:,}",
+                f"{1000 * total / clock:.2f}", "100.0")
+  return found
+
+
+def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
+  """(op_name, runs in a step, cycles of all of them) of each kernel."""
   computations, entry = compile_collectives.computations_of(hlo)
   runs = compile_collectives.run_counts(computations, entry)
-  return sum(runs.get(name, 0) * int(cycles) for name, lines in computations.items() for line in lines
-             for cycles in CYCLES.findall(line))
+  for computation, lines in computations.items():
+    for line in lines if computation in runs else ():
+      cycles = CYCLES.search(line)  # the expected ones; where there are none, the scheduled ones
+      if cycles:
+        name = OP_NAME.search(line)
+        yield name.group(1) if name else "", runs[computation], runs[computation] * int(cycles.group(1))

@@ -140,6 +140,37 @@ def test_cycles_of_kernels_in_a_loop_count_each_time():
   assert compile_kernels.estimated_cycles(noted) == 100 + 4 * 7
 
 
+EXPECTED = '"window_config":{{"estimated_cycles":"{}"}}'
+SCHEDULED = '"bundle_analysis_data":{{"estimated_cycles":"{}"}}'
+
+
+def _kernel(scopes: str, config: str) -> str:
+  """As the compiler writes it."""
+  name = f', metadata={{op_name="jit(f)/while/body/{scopes}" stack_frame_id=1}}' if scopes else ""
+  return f"  %k = bf16[8] fusion(%p), kind=kLoop, calls=%c{name}, backend_config={{{config}}}"
+
+
+def test_cycles_by_part_of_the_model():
+  layer, backward = "jvp(Electra.x)/e/layer_00", "transpose(jvp(Electra.x))/e/layer_00"
+  expected = {  # part -> (scopes, cycles) of a kernel
+    "attention, weights": (f"{layer}/attention/weights/sub", 70),
+    "norms, dropout": (f"{backward}/attention/norm/reduce_sum", 11),
+    "attention, linear maps": (f"{layer}/attention/dot_general", 30),
+    "feed-forward": (f"{layer}/feed_forward/output.product/dot_general", 40),
+    "embeddings": ("jvp(Electra.x)/e/embeddings/jit(_take)/gather", 5),
+    "heads, loss, sampling": ("jvp(Electra.x)/mlm_head/bpe,ve->bpv/dot_general", 6),
+    "optimizer, metrics": ("closed_call/reduce_sum", 8),
+    "copies between layouts": ("", 2)}
+  lines = [_kernel(scopes, EXPECTED.format(cycles)) for scopes, cycles in expected.values()]
+  lines.append(_kernel(f"{backward}/attention/weights/attention_backward/pallas_call", SCHEDULED.format(500)))
+  lines.append(_kernel(f"{layer}/feed_forward/dot_general", f"{EXPECTED.format(7)},{SCHEDULED.format(9)}"))
+  body = "%step.clone (s: (s32[], f32[10])) -> (s32[], f32[10]) {\n"
+  found = compile_kernels.by_part(HLO.replace(body, body + "\n".join(lines) + "\n"))  # in a loop of four
+  known = {part: (4, 4 * cycles) for part, (_, cycles) in expected.items()}
+  assert found == known | {"attention, weights": (8, 4 * 570), "feed-forward": (8, 4 * 47)}
+  assert compile_kernels.by_part(HLO) == {}
+
+
 def test_roofline_takes_the_largest_bound():
   chip = compile_roofline.CHIPS["v5e"]
   ring = compile_collectives.Collective("all-reduce", size=10**9, group=4, times=1)
