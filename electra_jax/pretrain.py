@@ -25,9 +25,7 @@ from electra_jax.training.train_state import TrainState, count_parameters
 
 
 def pretrain(given, workdir: str) -> dict[str, float]:
-  """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation.
-
-  It is empty where nothing is held out (`data.heldout_share`).
+  """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation, maybe empty.
 
   Args:
     given: the recipe with its overrides (not yet resolved).
@@ -39,11 +37,9 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   """
   # ---- Set up: the config, the data, and what the run is made of.
   start_up = progress.StartUp()
-  given = published.fit(given, workdir)
-  config = config_lib.resolve(given)
+  config = config_lib.resolve(given := published.fit(given, workdir))
   num_steps, updates = config.train.num_steps, config.train.steps_per_dispatch
-  mesh = sharding.make_mesh(config.mesh)
-  inputs.check_batch_sizes(config, mesh)
+  mesh = setup.make_mesh(config)
   workdir_lib.claim(config, workdir)
   data = inputs.open_data(config, workdir)
   start_up.done("data")
@@ -55,27 +51,20 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
-  workdir_lib.record_start(workdir, start_step, mesh)
-  watch = nonfinite.Watch(config.train, int(state.skipped_in_a_row))
-  start_up.done("restore")
-  writer, bar, timer = open_logs(run, data, state, workdir, start_up)
+  writer, bar, timer, watch = open_logs(run, data, state, workdir, start_up)
   rows = pipeline.train_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
-
-  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar),  # also after an error
-        contextlib.closing(rows), jax.set_mesh(mesh), distributed.StopRequest() as stop):
+  with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
     for step in range(start_step + updates, num_steps + 1, updates):
       # ---- Update.
       with timer.waiting(functools.partial(is_busy, window[-1:])):
         batch = next(batches)
       phase, first_step = run.objective.phase_at(step - updates)
       train_step = train_step_of(phase)
-      if step - updates == first_step > 0:
-        state = run.enter(phase, state)
       if step - updates in (start_step, first_step):
         with timer.paused("start", after=state):
-          bar.message("compiling")
-          bar.message(memory.at_start(train_step, state, batch))  # compiles
+          state = run.enter(phase, state) if step - updates == first_step > 0 else state
+          compile_step(train_step, state, batch, bar)
       state, step_metrics = train_step(state, batch)
       window.append(step_metrics)
       if step - updates == start_step:
@@ -85,11 +74,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
 
       # ---- Log.
       if is_due(step, config.train.log_every_steps) or step == num_steps:
-        window = metrics.of_each_step(window)  # waits for the devices
-        values = watch.check(window, metrics.summarise(metrics.add_pairs(window)), step)
-        values = {"train/learning_rate": run.learning_rate(step - 1)} | values | timer.read()
-        writer.write(step, "train", values)
-        bar.show(step, values)
+        log_window(window, step, run, watch, timer, writer, bar)
         window = []
 
       # ---- Save.
@@ -98,24 +83,22 @@ def pretrain(given, workdir: str) -> dict[str, float]:
         saved.save_if_due(state, step, too=stops or finetunes or step == num_steps)
       if stops:
         writer.write(step, "time", timer.goodput() | start_up.values())
-        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. Its checkpoint is complete; the same "
-                          "command goes on from there.")
+        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command resumes.")
 
       # ---- Evaluate.
       if is_due(step, config.eval.every_steps) or step == num_steps:
         with timer.paused("evaluation", after=state):
-          result = evaluate(state.params)
-          evaluation.log(result, step, config, writer, bar)
+          result = evaluation.log(evaluate(state.params), step, config, writer, bar)
       if finetunes:
         with timer.paused("evaluation"):
-          writer.write(step, "finetune", finetune.finetune_run(
-            given, workdir, step, pretrained.of_run(config, data.tokenizer, state.params)))
+          start = pretrained.of_run(config, data.tokenizer, state.params)
+          writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, start))
 
     # ---- Finish.
     if step == start_step:
       saved.save_if_due(state, step, too=True)
       bar.message(f"This run is finished: {step} of {num_steps} steps are done.")
-      evaluation.log(result := evaluate(state.params), step, config, writer, bar)
+      result = evaluation.log(evaluate(state.params), step, config, writer, bar)
     else:
       writer.write(step, "time", timer.goodput() | start_up.values())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
@@ -123,10 +106,37 @@ def pretrain(given, workdir: str) -> dict[str, float]:
   return result
 
 
+@contextlib.contextmanager
+def closing(*things) -> Iterator[None]:
+  """Closes each of them at the end, the last one first, also after an error."""
+  with contextlib.ExitStack() as stack:
+    for thing in things:
+      stack.enter_context(contextlib.closing(thing))
+    yield
+
+
+def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite.Watch, timer: progress.StepTimer,
+               writer: metrics.MetricWriter, bar: progress.Progress) -> None:
+  """The mean metrics of a window of updates, the last of which is `step`, into the logs; waits for the devices."""
+  pairs = metrics.of_each_step(window)
+  values = watch.check(pairs, metrics.summarise(metrics.add_pairs(pairs)), step)
+  values = {"train/learning_rate": run.learning_rate(step - 1)} | values | timer.read()
+  writer.write(step, "train", values)
+  bar.show(step, values)
+
+
+def compile_step(train_step, state: TrainState, batch, bar: progress.Progress) -> None:
+  """Compiles an update for batches like this one, and prints what memory it takes."""
+  bar.message("compiling")
+  bar.message(memory.at_start(train_step, state, batch))
+
+
 def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, start_up: progress.StartUp
-              ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer]:
-  """Where the run's numbers go: files, console, and the clock; a header says what is trained."""
+              ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer, nonfinite.Watch]:
+  """Where the run's numbers go: files, console, the clock, and who looks at them; a header says what is trained."""
   config, step, device = run.config, int(state.step), jax.devices()[0]
+  start_up.done("restore")
+  workdir_lib.record_start(workdir, step, run.mesh)
   is_main = jax.process_index() == 0
   tokens = config.train.batch_size * config.data.sequence_length
   epochs = 1 / pipeline.steps_per_epoch(data.train, config.data, config.train.batch_size)
@@ -139,7 +149,7 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
   bar.message(progress.header(config, workdir, text=data.text["path"], num_parameters=count_parameters(state.params),
                               num_train=len(data.train), num_heldout=len(data.heldout), passes=epochs,
                               devices=f"{jax.device_count()} {device.device_kind} device(s)"))
-  return writer, bar, timer
+  return writer, bar, timer, nonfinite.Watch(config.train, int(state.skipped_in_a_row))
 
 
 def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer) -> TrainState:

@@ -43,15 +43,6 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   is exact, so the last of them may be cut. The tokens of a span share their fate ([MASK], random, kept); those of a
   word, as in BERT, do not. Words and spans end at special tokens.
 
-  Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
-  code, which passes over a span that would overlap another one; here the rest of it is masked.
-
-  Differs from BERT's code, whose random tokens may be special ones.
-
-  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
-  position are one prediction fewer there. Of the chosen positions 85 % become [MASK] there and the rest stay; the
-  preprint replaces all of them, which is the policy "mask_only" (`configs/small.py:released` has the code's).
-
   Args:
     masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, max_predictions.
     special_ids: ids that are never masked and never drawn: `protected_ids`.
@@ -79,29 +70,35 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     epochs = epochs % masking.num_static_masks
   is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
   targets = _target_counts(masking.rate, length)[num_tokens]
-  predictions = masking.max_predictions
-  positions = np.empty((batch, predictions), np.int32)
-  weights = np.empty((batch, predictions), np.float32)
-  fates = positions if masking.unit != "span" else np.empty_like(positions)  # equal numbers share the draw of an action
   keys = counter_hash.fold(seed, epochs, example_ids)
-  position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
   rows = max(1, BLOCK_TOKENS // length)
-  for start in range(0, batch, rows):
-    block = slice(start, start + rows)
-    candidates = is_ordinary[input_ids[block]]  # [rows, length]
-    candidates &= np.arange(length) < num_tokens[block, None]
-    starts = None
-    if masking.unit != "token":
-      starts = word_starts(candidates, continues_word[input_ids[block]])
-    if masking.unit == "span":
-      length_keys = counter_hash.derive(keys[block], Purpose.SPAN_LENGTH)
-      starts = span_starts(position_keys[block], length_keys, candidates, starts)
-    odds = None if token_odds is None else token_odds[input_ids[block]]
-    positions[block], weights[block] = choose_positions(position_keys[block], candidates, targets[block], predictions,
-                                                        starts, odds)
-    if masking.unit == "span":
-      fates[block] = np.take_along_axis(starts, positions[block], axis=1)
+  blocks = [slice(start, start + rows) for start in range(0, max(1, batch), rows)]
+  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, is_ordinary,
+                    continues_word, token_odds) for block in blocks]
+  positions, weights, fates = (np.concatenate(parts) for parts in zip(*chosen))
   return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
+
+
+def _choose(input_ids, num_tokens, targets, keys, masking, is_ordinary, continues_word, token_odds
+            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of what is put there.
+
+  Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
+  code, which passes over a span that would overlap another one; here the rest of it is masked.
+
+  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
+  position are one prediction fewer there.
+  """
+  candidates = is_ordinary[input_ids]  # [rows, length]
+  candidates &= np.arange(input_ids.shape[1]) < num_tokens[:, None]
+  position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
+  starts = None if masking.unit == "token" else word_starts(candidates, continues_word[input_ids])
+  if masking.unit == "span":
+    starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
+  odds = None if token_odds is None else token_odds[input_ids]
+  positions, weights = choose_positions(position_keys, candidates, targets, masking.max_predictions, starts, odds)
+  fates = np.take_along_axis(starts, positions, axis=1) if masking.unit == "span" else positions
+  return positions, weights, fates
 
 
 def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int,
@@ -225,7 +222,13 @@ def span_starts(keys: np.ndarray, length_keys: np.ndarray, candidates: np.ndarra
 
 
 def _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id):
-  """The batch's masking fields: what stands at the chosen positions before and after."""
+  """The batch's masking fields: what stands at the chosen positions before and after.
+
+  Differs from BERT's code, whose random tokens may be special ones.
+
+  Differs from the released ELECTRA code, where 85 % of the chosen positions become [MASK] and the rest stay; the
+  preprint replaces all of them, which is the policy "mask_only" (`configs/small.py:released` has the code's).
+  """
   used = weights > 0  # [batch, predictions]
   originals = np.where(used, np.take_along_axis(input_ids, positions, axis=1), 0).astype(np.int32)
   replacements = np.full_like(originals, mask_id)

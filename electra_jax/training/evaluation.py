@@ -58,13 +58,18 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
-def log(values: dict[str, float], step: int, config, writer, bar) -> None:
-  """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`)."""
+def log(values: dict[str, float], step: int, config, writer, bar) -> dict[str, float]:
+  """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`).
+
+  Returns:
+    the values.
+  """
   if not values:
     bar.message(f"step {step:,}: nothing is held out, so nothing is evaluated. In a new workdir, set "
                 "--config.data.heldout_share above 0 and take more than one paragraph of text.")
-    return
+    return values
   writer.write(step, "eval", values)
   bar.message(f"step {step:,}, held-out: {progress.describe_evaluation(values)}")
   for sign in warning_signs.find(config, writer.rows())[:1]:
     bar.message(sign)
+  return values

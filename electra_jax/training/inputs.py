@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from electra_jax import distributed, objectives, sharding
+from electra_jax import distributed, objectives
 from electra_jax.data import pipeline, shards, tokenizers
 from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
@@ -65,14 +65,3 @@ def check_tokenizer(tokenizer, config) -> None:
                     got=f"{offset} with a padding id of {tokenizer.pad_id}",
                     allowed="0 (BERT), or padding id + 1 (RoBERTa)",
                     fix=f"set --config.model.position_offset={tokenizer.pad_id + 1}")
-
-
-def check_batch_sizes(config, mesh) -> None:
-  """Every micro-batch gives every device as many rows.
-
-  Raises:
-    UserError: one does not.
-  """
-  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
-                            "train.batch_size / train.accumulation_steps")
-  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")

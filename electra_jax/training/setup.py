@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from electra_jax import objectives, optim
+from electra_jax import objectives, optim, sharding
 from electra_jax.data import pipeline
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.models.transformer import TransformerConfig
@@ -85,6 +85,19 @@ def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.nda
   init_params = functools.partial(objective.init, init_key, example)
   state = train_state.abstract_state(init_params, optimizers[0][0], mesh)
   return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
+
+
+def make_mesh(config) -> Mesh:
+  """The devices of a pre-training.
+
+  Raises:
+    UserError: the mesh does not fit them, or a micro-batch does not give each as many rows.
+  """
+  mesh = sharding.make_mesh(config.mesh)
+  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
+                            "train.batch_size / train.accumulation_steps")
+  sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
+  return mesh
 
 
 def make_transformer(config, num_tokens: int) -> TransformerConfig:
