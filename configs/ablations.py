@@ -7,6 +7,37 @@ tables, which `python -m electra_jax.tools.experiments run ablations:table3` tra
 from configs import variants
 from electra_jax import recipes
 
+# What the papers print: table -> metrics and, of each row, their numbers. GLUE's average is of the dev sets.
+PAPER = {
+  "ELECTRA Table 3": (("average",), {"ELECTRA": (85.0,), "All-Tokens MLM": (84.3,), "Replace MLM": (82.4,),
+                                     "ELECTRA 15%": (82.4,), "BERT": (82.2,)}),
+  "RoBERTa Table 1": (("squad_v2.0", "mnli", "sst2"), {"static": (78.3, 84.3, 92.5), "dynamic": (78.7, 84.0, 92.9)}),
+  "RoBERTa Table 2": (("squad_v1.1", "squad_v2.0", "mnli", "sst2", "race"), {
+    "SEGMENT-PAIR": (90.4, 78.7, 84.0, 92.9, 64.2), "SENTENCE-PAIR": (88.7, 76.2, 82.9, 92.1, 63.0),
+    "FULL-SENTENCES": (90.4, 79.1, 84.7, 92.5, 64.8), "DOC-SENTENCES": (90.6, 79.7, 84.7, 92.7, 65.6)}),
+  "RoBERTa Table 3": (("perplexity", "mnli", "sst2"), {
+    "256": (3.99, 84.7, 92.7), "2K": (3.68, 85.2, 92.9), "8K": (3.77, 84.6, 92.8)}),
+}
+TITLES = {"average": "{} GLUE", "squad_v1.1": "SQuAD 1.1 {}", "squad_v2.0": "SQuAD 2.0 {}", "mnli": "MNLI-m {}",
+          "sst2": "SST-2 {}", "race": "RACE {}", "perplexity": "ppl {}"}
+
+
+def numbers(table: str, row: str, metrics: tuple[str, ...] = ("average",)) -> tuple[float, ...]:
+  """What a row of PAPER has for some metrics."""
+  names, rows = PAPER[table]
+  return tuple(rows[row][names.index(metric)] for metric in metrics)
+
+
+def printed(table: str, row: str) -> str:
+  """A row of PAPER in words.
+
+  >>> printed("RoBERTa Table 1", "static")
+  'SQuAD 2.0 78.3, MNLI-m 84.3, SST-2 92.5'
+  """
+  names, rows = PAPER[table]
+  return ", ".join(TITLES[name].format(number) for name, number in zip(names, rows[row]))
+
+
 NO_NUMBERS = "The figure prints no numbers."
 LAYERS_STAY = "The figure prints no numbers; the layers stay Base's twelve."
 HIDDEN_256 = {"model.hidden_size": 256, "model.embedding_size": 256, "model.intermediate_size": 1024,
@@ -15,6 +46,7 @@ HIDDEN_512 = {"model.hidden_size": 512, "model.embedding_size": 512, "model.inte
               "model.num_attention_heads": 8}
 STEPS_500K = {"train.num_steps": 500_000}
 DYNAMIC = {"data.masking.num_static_masks": 0}  # RoBERTa, from section 4.1 on
+LARGER_BATCHES = "batches of as many tokens, so of more sequences"
 NO_NSP = {"objective.name": "mlm", **DYNAMIC}
 
 
@@ -26,25 +58,37 @@ def _tying(kind: str) -> dict:
   return {"objective.weight_tying": kind, **_figure3_left(1)}  # the generator is as large as the discriminator
 
 
-def _roberta_table3(rate: float, beta2: float, warmup_steps: int, batch_size: int, num_steps: int) -> dict:
+def _table3(row: str, about: str, base: str, objective: str = "") -> tuple[str, str, dict]:
+  return (f'ELECTRA Table 3, row "{row}": {printed("ELECTRA Table 3", row)}; {about}', base,
+          {"objective.name": objective} if objective else {})
+
+
+def _roberta(table: str, row: str, about: str, changes: dict, base: str = "bert_original_base"
+             ) -> tuple[str, str, dict]:
+  return f'{table}, row "{row}", {about}: {printed(table, row)}.', base, changes
+
+
+def _roberta_table3(row: str, rate: float, beta2: float, warmup_steps: int, batch_size: int, num_steps: int
+                    ) -> tuple[str, str, dict]:
   """The paper tunes the warm-up and does not print it: ours is BERT's, of large batches RoBERTa's share of the run.
 
   beta2 is section 3.1's for large batches; all else is Table 2's FULL-SENTENCES, WordPiece included (larger BPE: 4.4).
   """
-  return {"optimizer.learning_rate": rate, "optimizer.beta2": beta2, "optimizer.warmup_steps": warmup_steps,
-          "train.batch_size": batch_size, "train.num_steps": num_steps}
+  return _roberta("RoBERTa Table 3", row, f"{batch_size} sequences, {num_steps:,} steps, learning rate {rate:g}", {
+    "optimizer.learning_rate": rate, "optimizer.beta2": beta2, "optimizer.warmup_steps": warmup_steps,
+    "train.batch_size": batch_size, "train.num_steps": num_steps}, base="roberta_table2_full_sentences")
 
 
 ROWS = {
   # ---- ELECTRA Table 3
-  "table3_electra": ('ELECTRA Table 3, row "ELECTRA": 85.0 GLUE; ELECTRA-Base as it is.', "base", {}),
-  "table3_all_tokens_mlm": ('ELECTRA Table 3, row "All-Tokens MLM": 84.3 GLUE; predicts every token, with a copy gate.',
-                            "base", {"objective.name": "all_tokens_mlm"}),
-  "table3_replace_mlm": ('ELECTRA Table 3, row "Replace MLM": 82.4 GLUE; masked tokens replaced by the generator\'s, '
-                         "MLM loss.", "base", {"objective.name": "replace_mlm"}),
-  "table3_electra_15": ('ELECTRA Table 3, row "ELECTRA 15%": 82.4 GLUE; the discriminator\'s loss at the masked '
-                        "positions only.", "base", {"objective.name": "electra_15"}),
-  "table3_bert": ('ELECTRA Table 3, row "BERT": 82.2 GLUE; BERT-Base as the paper trains it.', "bert_base", {}),
+  "table3_electra": _table3("ELECTRA", "ELECTRA-Base as it is.", "base"),
+  "table3_all_tokens_mlm": _table3("All-Tokens MLM", "predicts every token, with a copy gate.", "base",
+                                   "all_tokens_mlm"),
+  "table3_replace_mlm": _table3("Replace MLM", "masked tokens replaced by the generator's, MLM loss.", "base",
+                                "replace_mlm"),
+  "table3_electra_15": _table3("ELECTRA 15%", "the discriminator's loss at the masked positions only.", "base",
+                               "electra_15"),
+  "table3_bert": _table3("BERT", "BERT-Base as the paper trains it.", "bert_base"),
   "footnote7_other_15": ("ELECTRA footnote 7: ELECTRA 15% on random other tokens than the masked ones; slightly below "
                          "Table 3's 82.4.", "base", {"objective.name": "electra_15_other"}),
 
@@ -113,39 +157,42 @@ ROWS = {
                              {"objective.name": "contrastive"}),
 
   # ---- RoBERTa Tables 1, 2, 3
-  "roberta_table1_static": ('RoBERTa Table 1, row "static": ten masks per sequence, each used in every tenth epoch: '
-                            "SQuAD 2.0 78.3, MNLI-m 84.3, SST-2 92.5.", "bert_original_base",
-                            {"data.masking.num_static_masks": 10}),
-  "roberta_table1_dynamic": ('RoBERTa Table 1, row "dynamic": a new mask in each epoch: SQuAD 2.0 78.7, MNLI-m 84.0, '
-                             "SST-2 92.9.", "bert_original_base", DYNAMIC),
-  "roberta_table2_segment_pair": ('RoBERTa Table 2, row "SEGMENT-PAIR", with NSP: SQuAD 90.4/78.7, MNLI-m 84.0, SST-2 '
-                                  "92.9, RACE 64.2.", "bert_original_base", DYNAMIC),
-  "roberta_table2_sentence_pair": ('RoBERTa Table 2, row "SENTENCE-PAIR", with NSP: SQuAD 88.7/76.2, MNLI-m 82.9, '
-                                   "SST-2 92.1, RACE 63.0. Batches of as many tokens, so of more sequences.",
-                                   "bert_original_base", {"data.format": "SENTENCE-PAIR", **DYNAMIC}),
-  "roberta_table2_full_sentences": ('RoBERTa Table 2, row "FULL-SENTENCES", without NSP: SQuAD 90.4/79.1, MNLI-m 84.7, '
-                                    "SST-2 92.5, RACE 64.8.", "bert_original_base",
-                                    {"data.format": "FULL-SENTENCES", **NO_NSP}),
-  "roberta_table2_doc_sentences": ('RoBERTa Table 2, row "DOC-SENTENCES", without NSP: SQuAD 90.6/79.7, MNLI-m 84.7, '
-                                   "SST-2 92.7, RACE 65.6. Batches of as many tokens, so of more sequences.",
-                                   "bert_original_base", {"data.format": "DOC-SENTENCES", **NO_NSP}),
-  "roberta_table3_256": ('RoBERTa Table 3, row "256": 256 sequences, 1M steps, rate 1e-4: ppl 3.99, MNLI-m 84.7, SST-2 '
-                         "92.7.", "roberta_table2_full_sentences",
-                         _roberta_table3(1e-4, 0.999, 10_000, 256, 1_000_000)),
-  "roberta_table3_2k": ('RoBERTa Table 3, row "2K": 2048 sequences, 125K steps, rate 7e-4: ppl 3.68, MNLI-m 85.2, '
-                        "SST-2 92.9.", "roberta_table2_full_sentences",
-                        _roberta_table3(7e-4, 0.98, 6_000, 2048, 125_000)),
-  "roberta_table3_8k": ('RoBERTa Table 3, row "8K": 8192 sequences, 31K steps, rate 1e-3: ppl 3.77, MNLI-m 84.6, SST-2 '
-                        "92.8.", "roberta_table2_full_sentences", _roberta_table3(1e-3, 0.98, 1_500, 8192, 31_000)),
+  "roberta_table1_static": _roberta("RoBERTa Table 1", "static", "ten masks per sequence, each in every tenth epoch",
+                                    {"data.masking.num_static_masks": 10}),
+  "roberta_table1_dynamic": _roberta("RoBERTa Table 1", "dynamic", "a new mask in each epoch", DYNAMIC),
+  "roberta_table2_segment_pair": _roberta("RoBERTa Table 2", "SEGMENT-PAIR", "with NSP", DYNAMIC),
+  "roberta_table2_sentence_pair": _roberta("RoBERTa Table 2", "SENTENCE-PAIR", f"with NSP; {LARGER_BATCHES}",
+                                           {"data.format": "SENTENCE-PAIR", **DYNAMIC}),
+  "roberta_table2_full_sentences": _roberta("RoBERTa Table 2", "FULL-SENTENCES", "without NSP",
+                                            {"data.format": "FULL-SENTENCES", **NO_NSP}),
+  "roberta_table2_doc_sentences": _roberta("RoBERTa Table 2", "DOC-SENTENCES", f"without NSP; {LARGER_BATCHES}",
+                                           {"data.format": "DOC-SENTENCES", **NO_NSP}),
+  "roberta_table3_256": _roberta_table3("256", 1e-4, 0.999, 10_000, 256, 1_000_000),
+  "roberta_table3_2k": _roberta_table3("2K", 7e-4, 0.98, 6_000, 2048, 125_000),
+  "roberta_table3_8k": _roberta_table3("8K", 1e-3, 0.98, 1_500, 8192, 31_000),
 }
 
-ROBERTA = {"metrics": ("mnli", "sst2")}
+
+
+def compared(table: str, recipes_of: dict[str, str], metrics: tuple[str, ...] = ("average",), **names: str) -> dict:
+  """The fields `rows` and `metrics` of a table of TABLES: label -> (recipe, what the paper prints in its row).
+
+  Args:
+    recipes_of: row of PAPER -> recipe.
+    names: row -> label, where they differ.
+  """
+  rows = {names.get(row, row): (recipe, *numbers(table, row, metrics)) for row, recipe in recipes_of.items()}
+  return {"source": table, "rows": rows, "metrics": metrics}
+
+
+MNLI_SST2 = ("mnli", "sst2")
+WITH_NSP = {"SEGMENT-PAIR": "SEGMENT-PAIR, NSP", "SENTENCE-PAIR": "SENTENCE-PAIR, NSP"}
 TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's average where nothing else is named)
   "table3": dict(
-    source="ELECTRA Table 3", says="ELECTRA is best; learning from 15 % of the tokens costs most.",
-    rows={"ELECTRA": ("table3_electra", 85.0), "All-Tokens MLM": ("table3_all_tokens_mlm", 84.3),
-          "Replace MLM": ("table3_replace_mlm", 82.4), "ELECTRA 15%": ("table3_electra_15", 82.4),
-          "BERT": ("table3_bert", 82.2)}),
+    says="ELECTRA is best; learning from 15 % of the tokens costs most.",
+    **compared("ELECTRA Table 3", {
+      "ELECTRA": "table3_electra", "All-Tokens MLM": "table3_all_tokens_mlm", "Replace MLM": "table3_replace_mlm",
+      "ELECTRA 15%": "table3_electra_15", "BERT": "table3_bert"})),
   "figure3_left": dict(
     source="ELECTRA Figure 3, left", says="Generators of a quarter to a half of the discriminator are best.",
     rows={name.removeprefix("figure3_generator_").replace("_discriminator_", " under "): (name,)
@@ -165,22 +212,22 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
           "contrastive": ("appendix_f_contrastive",)}),
   "footnote7": dict(
     source="ELECTRA footnote 7", says="Random other positions than the masked ones are slightly worse.",
-    rows={"ELECTRA": ("table3_electra", 85.0), "ELECTRA 15%": ("table3_electra_15", 82.4),
+    rows={"ELECTRA": ("table3_electra", *numbers("ELECTRA Table 3", "ELECTRA")),
+          "ELECTRA 15%": ("table3_electra_15", *numbers("ELECTRA Table 3", "ELECTRA 15%")),
           "other 15%": ("footnote7_other_15",)}),
   "roberta_table1": dict(
-    source="RoBERTa Table 1", says="Dynamic masks are as good as static ones or slightly better.",
-    rows={"static": ("roberta_table1_static", 84.3, 92.5), "dynamic": ("roberta_table1_dynamic", 84.0, 92.9)},
-    **ROBERTA),
+    says="Dynamic masks are as good as static ones or slightly better.",
+    **compared("RoBERTa Table 1", {"static": "roberta_table1_static", "dynamic": "roberta_table1_dynamic"}, MNLI_SST2)),
   "roberta_table2": dict(
-    source="RoBERTa Table 2", says="Without NSP results are as good or better; single sentences hurt.",
-    rows={"SEGMENT-PAIR, NSP": ("roberta_table2_segment_pair", 84.0, 92.9),
-          "SENTENCE-PAIR, NSP": ("roberta_table2_sentence_pair", 82.9, 92.1),
-          "FULL-SENTENCES": ("roberta_table2_full_sentences", 84.7, 92.5),
-          "DOC-SENTENCES": ("roberta_table2_doc_sentences", 84.7, 92.7)}, **ROBERTA),
+    says="Without NSP results are as good or better; single sentences hurt.",
+    **compared("RoBERTa Table 2", {
+      "SEGMENT-PAIR": "roberta_table2_segment_pair", "SENTENCE-PAIR": "roberta_table2_sentence_pair",
+      "FULL-SENTENCES": "roberta_table2_full_sentences", "DOC-SENTENCES": "roberta_table2_doc_sentences"},
+      MNLI_SST2, **WITH_NSP)),
   "roberta_table3": dict(
-    source="RoBERTa Table 3", says="Large batches improve perplexity and MNLI.",
-    rows={"256": ("roberta_table3_256", 3.99, 84.7, 92.7), "2K": ("roberta_table3_2k", 3.68, 85.2, 92.9),
-          "8K": ("roberta_table3_8k", 3.77, 84.6, 92.8)}, metrics=("perplexity", "mnli", "sst2")),
+    says="Large batches improve perplexity and MNLI.",
+    **compared("RoBERTa Table 3", {"256": "roberta_table3_256", "2K": "roberta_table3_2k", "8K": "roberta_table3_8k"},
+               ("perplexity", *MNLI_SST2))),
 }
 
 

@@ -16,6 +16,7 @@ released code's).
 """
 
 from configs import variants
+from configs.ablations import MNLI_SST2, WITH_NSP, compared
 from electra_jax import recipes
 
 ONE_SHAPE_A_CALL = {"train.steps_per_dispatch": 1}  # batches of equally many tokens differ in shape
@@ -81,33 +82,30 @@ ROWS = {
 }
 
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
-MNLI_SST2 = {"metrics": ("mnli", "sst2"), "tasks": ("mnli", "sst2")}
 TABLES = {
   "small-vs-bert": dict(
     source="ELECTRA Table 1", says="ELECTRA-Small is ahead of BERT-Small at equal training FLOPs.",
     rows={"ELECTRA-Small": ("electra_small", 79.0), "BERT-Small": ("bert_small", 74.7)},
     tasks=(*GLUE, "wnli"), flops=1e17),
   "table3": dict(
-    source="ELECTRA Table 3",
     says="ELECTRA is best, All-Tokens MLM comes close; learning from 15 % of the tokens costs most.",
-    rows={"ELECTRA": ("electra_small", 85.0), "All-Tokens MLM": ("all_tokens_mlm", 84.3),
-          "Replace MLM": ("replace_mlm", 82.4), "ELECTRA 15%": ("electra_15", 82.4), "BERT": ("bert_small", 82.2)}),
+    **compared("ELECTRA Table 3", {
+      "ELECTRA": "electra_small", "All-Tokens MLM": "all_tokens_mlm", "Replace MLM": "replace_mlm",
+      "ELECTRA 15%": "electra_15", "BERT": "bert_small"})),
   "roberta-masking": dict(
-    source="RoBERTa Table 1", says="Dynamic masks are as good as static ones or slightly better.",
-    rows={"static": ("bert_static", 84.3, 92.5), "dynamic": ("bert_small", 84.0, 92.9)}, **MNLI_SST2),
+    says="Dynamic masks are as good as static ones or slightly better.", tasks=MNLI_SST2,
+    **compared("RoBERTa Table 1", {"static": "bert_static", "dynamic": "bert_small"}, MNLI_SST2)),
   "roberta-formats": dict(
-    source="RoBERTa Table 2", says="Without NSP results are as good or better; single sentences hurt.",
-    rows={"SEGMENT-PAIR, NSP": ("bert_segment_pair", 84.0, 92.9),
-          "SENTENCE-PAIR, NSP": ("bert_sentence_pair", 82.9, 92.1),
-          "FULL-SENTENCES": ("bert_full_sentences", 84.7, 92.5),
-          "DOC-SENTENCES": ("bert_doc_sentences", 84.7, 92.7)}, **MNLI_SST2),
+    says="Without NSP results are as good or better; single sentences hurt.", tasks=MNLI_SST2,
+    **compared("RoBERTa Table 2", {
+      "SEGMENT-PAIR": "bert_segment_pair", "SENTENCE-PAIR": "bert_sentence_pair",
+      "FULL-SENTENCES": "bert_full_sentences", "DOC-SENTENCES": "bert_doc_sentences"}, MNLI_SST2, **WITH_NSP)),
   "roberta-batch": dict(
-    source="RoBERTa Table 3",
     says="At equal epochs a batch eight times as large has the better perplexity, one of 32 times too.",
-    rows={"batch 128 (256)": ("bert_batch_128", 3.99, 84.7, 92.7),
-          "batch 1024 (2K)": ("bert_batch_1024", 3.68, 85.2, 92.9),
-          "batch 4096 (8K)": ("bert_batch_4096", 3.77, 84.6, 92.8)},
-    metrics=("perplexity", "mnli", "sst2"), tasks=("mnli", "sst2")),
+    tasks=MNLI_SST2,
+    **compared("RoBERTa Table 3", {"256": "bert_batch_128", "2K": "bert_batch_1024", "8K": "bert_batch_4096"},
+               ("perplexity", *MNLI_SST2),
+               **{"256": "batch 128 (256)", "2K": "batch 1024 (2K)", "8K": "batch 4096 (8K)"})),
   "lamb-vs-adamw": dict(
     source="ELECTRA Appendix A", says="LAMB does not outperform a well-tuned Adam.",
     rows={"LAMB": ("electra_lamb",), "AdamW": ("electra_small",)}),
