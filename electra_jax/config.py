@@ -173,10 +173,10 @@ def save(path: str, given: ConfigDict, resolved: FrozenConfigDict, text: dict | 
   Args:
     text: of a pre-training, path and checksum of what it reads; stands in for an empty data.path.
   """
-  resolved = ConfigDict(resolved.to_dict())
-  if text and not resolved.data.path:
-    resolved.data.path = text["path"]
-  record = {"format": FORMAT, "given": given.to_dict(), "resolved": resolved.to_dict(), "versions": _versions(),
+  complete = ConfigDict(resolved.to_dict())
+  if text and not complete.data.path:
+    complete.data.path = text["path"]
+  record = {"format": FORMAT, "given": given.to_dict(), "resolved": complete.to_dict(), "versions": _versions(),
             "commit": _commit(), "text": text}
   partial = f"{path}.partial-{os.getpid()}"
   try:

@@ -115,6 +115,9 @@ def _end_as_lost(*reason) -> None:
   os._exit(NoAnswerError.STATUS)
 
 
+_handlers: list = []  # of signals, which must live as long as the process
+
+
 def _explain_aborts() -> None:
   """jax aborts a process whose group has broken; from now on it says what to do and has a status that tells it apart.
 
@@ -122,8 +125,9 @@ def _explain_aborts() -> None:
   wait for the main thread, which may never return. jax would also print a stack of C++ before it; with a callback of
   ours (`_join`) it does not, be it that the callback is called or, as with jaxlib 0.10, that the call itself aborts.
   """
-  _explain_aborts.kept = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end_as_lost)  # as long as the process lives
-  ctypes.CDLL(None).signal(signal.SIGABRT, _explain_aborts.kept)
+  handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end_as_lost)
+  _handlers.append(handler)
+  ctypes.CDLL(None).signal(signal.SIGABRT, handler)
 
 
 def lost_process(got: object) -> NoAnswerError:

@@ -9,7 +9,7 @@ import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,11 +70,11 @@ def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) ->
 class SeedsState(NamedTuple):
   """`TrainState` of several seeds (leading axis), with the parameters of each seed's best dev score so far."""
 
-  step: Array
+  step: Any
   params: PyTree
   opt_state: PyTree
   best_params: PyTree
-  best_score: Array  # [seeds], -inf before the first
+  best_score: Any  # [seeds], -inf before the first
 
 
 def is_due(config, step: int) -> bool:
@@ -290,11 +290,11 @@ def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], s
 
 def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
   """Keeps the parameters of seeds that have improved; a score that is no number never does."""
-  scores = jnp.asarray(scores, jnp.float32)
-  better = scores > state.best_score
+  new_score = jnp.asarray(scores, jnp.float32)
+  better = new_score > state.best_score
   chosen = jax.tree.map(lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
                         state.params, state.best_params)
-  return state._replace(best_params=chosen, best_score=jnp.where(better, scores, state.best_score))
+  return state._replace(best_params=chosen, best_score=jnp.where(better, new_score, state.best_score))
 
 
 def chosen_params(state: SeedsState, select: str) -> PyTree:

@@ -132,12 +132,11 @@ def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
     print("\nInterrupted.", file=sys.stderr)
     leave(128 + signal.SIGINT)
   except Exception as error:
-    known = _find_known(error)
-    if known is None:
-      traceback.print_exc()
-      leave(1)
-    print(f"\nError: {known}", file=sys.stderr)
-    leave(known.STATUS)
+    if known := _find_known(error):
+      print(f"\nError: {known}", file=sys.stderr)
+      leave(known.STATUS)
+    traceback.print_exc()
+    leave(1)
 
 
 def expand_home(flag_of: dict[str, flags.Flag]) -> None:

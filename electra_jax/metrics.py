@@ -151,10 +151,10 @@ class MetricWriter:
 
   def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
     """Adds one row, e.g. `write(100, "train", {"mlm/loss": 6.1})`; it is in the file when the call returns."""
-    if not self._enabled:
+    if self._file is None:
       return
     values = {name: float(value) for name, value in values.items()}
-    row = {"step": int(step), "split": split, "time": round(time.time(), 1)}
+    row: dict[str, float | str | None] = {"step": int(step), "split": split, "time": round(time.time(), 1)}
     row |= {name: int(step) * amount for name, amount in self._per_step.items()}
     row |= {name: value if math.isfinite(value) else None for name, value in values.items()}
     try:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import jax
 import numpy as np
@@ -107,7 +107,7 @@ def pretrain(given, workdir: str) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def closing(*things) -> Iterator[None]:
+def closing(*things) -> Generator[None, None, None]:
   """Closes each of them at the end, the last one first, also after an error."""
   with contextlib.ExitStack() as stack:
     for thing in things:

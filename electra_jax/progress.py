@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from tqdm import tqdm
 
@@ -99,7 +99,7 @@ class StepTimer:
       self._restart()
 
   @contextlib.contextmanager
-  def waiting(self, is_hidden: Callable[[], bool] = lambda: False) -> Iterator[None]:
+  def waiting(self, is_hidden: Callable[[], bool] = lambda: False) -> Generator[None, None, None]:
     """Time inside is spent waiting for data; it counts, and is reported as a share.
 
     Not if afterwards `is_hidden`: the devices are still busy with earlier steps, and have not waited at all.
@@ -113,7 +113,7 @@ class StepTimer:
       self._spent["data_wait"] += seconds
 
   @contextlib.contextmanager
-  def paused(self, purpose: str, after=()) -> Iterator[None]:
+  def paused(self, purpose: str, after=()) -> Generator[None, None, None]:
     """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled).
 
     What the devices need until the arrays of `after` are there is a step's still.

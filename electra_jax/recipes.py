@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -89,7 +90,7 @@ def load(argument: str) -> tuple[str, ConfigDict]:
 def load_file(path: str) -> types.ModuleType:
   """The module of a recipe's file."""
   spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)
-  if spec is None:
+  if spec is None or spec.loader is None:
     raise ImportError("its name does not end in .py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -146,7 +147,7 @@ def check_command(argv: list[str]) -> None:
     UserError: the recipe cannot be loaded, a key does not exist or is a group of keys, a value has another type.
   """
   arguments = flags.FLAGS.read_flags_from_files(argv[1:])
-  given = {}
+  given: dict[str, Any] = {}
   for argument, following in zip(arguments, [*arguments[1:], None]):
     if match := re.fullmatch(r"--?([\w.-]+?)(?:=(.*))?", argument, re.DOTALL):
       given[match[1]] = following if match[1] == "config" and match[2] is None else match[2]

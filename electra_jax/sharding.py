@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from electra_jax.errors import UserError
 MESH_AXES = ("data", "fsdp", "tensor")
 
 # Logical axis -> mesh axis. `None` (and any axis not named here) is replicated.
-RULES = {
+RULES: dict[str, Any] = {
   "batch": ("data", "fsdp"),
   "embed": "fsdp",
   "hidden": "fsdp",

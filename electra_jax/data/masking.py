@@ -92,13 +92,16 @@ def _choose(input_ids, num_tokens, targets, keys, masking, is_ordinary, continue
   candidates = is_ordinary[input_ids]  # [rows, length]
   candidates &= np.arange(input_ids.shape[1]) < num_tokens[:, None]
   position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
-  starts = None if masking.unit == "token" else word_starts(candidates, continues_word[input_ids])
-  if masking.unit == "span":
-    starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
+  starts = None
+  if masking.unit != "token":
+    starts = word_starts(candidates, continues_word[input_ids])
+    if masking.unit == "span":
+      starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
   odds = None if token_odds is None else token_odds[input_ids]
   positions, weights = choose_positions(position_keys, candidates, targets, masking.max_predictions, starts, odds)
-  fates = np.take_along_axis(starts, positions, axis=1) if masking.unit == "span" else positions
-  return positions, weights, fates
+  if starts is None or masking.unit != "span":
+    return positions, weights, positions
+  return positions, weights, np.take_along_axis(starts, positions, axis=1)
 
 
 def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarray, predictions: int,

@@ -72,11 +72,12 @@ class _Others(NamedTuple):
   first: int
   last: int
 
-  def __len__(self) -> int:
+  @property
+  def number(self) -> int:
     return len(self.documents) - (self.last - self.first)
 
   def draw(self, rng: random.Random) -> "_Document":
-    number = rng.randrange(len(self))
+    number = rng.randrange(self.number)
     return self.documents[number if number < self.first else number + self.last - self.first]
 
 
@@ -104,7 +105,7 @@ def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs) -
   for number, document in enumerate(numbered[packing.num_lenders:], packing.first_document):
     others = _Others(lenders, bisect.bisect_left(sources, document.source),
                      bisect.bisect_right(sources, document.source))
-    if document.tokens and not len(others):
+    if document.tokens and not others.number:
       raise _no_other_document(others)
     seed = counter_hash.derive(counter_hash.fold(packing.seed, number), counter_hash.Purpose.PACKING)
     for first, second, label in make_pairs(document, others, packing, random.Random(int(seed[0]))):
@@ -171,7 +172,7 @@ def _borrow(document: _Document, middle: int, others: _Others,
 
 def _no_other_document(others: _Others) -> UserError:
   return UserError("Next sentence prediction needs segments of other documents, and there is no other document",
-                   got=f"{len(others)} other documents with tokens" + (", all alike" if len(others) else ""),
+                   got=f"{others.number} other documents with tokens" + (", all alike" if others.number else ""),
                    allowed="at least two different documents in the training and, if there is one, the held-out split",
                    fix="separate the documents of a text by blank lines, add more of them, or choose a --config."
                        "data.format without NSP, such as FULL-SENTENCES")

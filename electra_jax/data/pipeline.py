@@ -10,7 +10,7 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -46,8 +46,9 @@ BATCH_DTYPES = {
 def batch_shapes(config_data, batch_size: int) -> dict[str, tuple[tuple[int, ...], type]]:
   """Name -> (shape, dtype) of the arrays of a global batch of full rows."""
   length, slots = config_data.sequence_length, config_data.masking.max_predictions
-  shapes = {name: ((batch_size, slots if name.startswith("masked_") and name != "masked_input_ids" else length), dtype)
-            for name, dtype in BATCH_DTYPES.items()}
+  shapes: dict[str, tuple[tuple[int, ...], type]] = {
+    name: ((batch_size, slots if name.startswith("masked_") and name != "masked_input_ids" else length), dtype)
+    for name, dtype in BATCH_DTYPES.items()}
   if config_data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
     shapes["nsp_label"] = ((batch_size,), np.int32)
   return shapes
@@ -216,7 +217,7 @@ def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch
 
 
 def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
-                  prefetch_batches: int = PREFETCH_BATCHES) -> Iterator[Batch]:
+                  prefetch_batches: int = PREFETCH_BATCHES) -> Generator[Batch, None, None]:
   """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
 
   Args:
@@ -235,10 +236,14 @@ def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader
   return _in_time(batches, "training batches")
 
 
-def _in_time(batches: Iterator[Batch], what: str) -> Iterator[Batch]:
+def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None]:
   """The same batches, made in a thread of their own, one ahead, so that waiting for one can end."""
   pool, number, hangs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader"), 0, False
-  made = pool.submit(next, batches, None)
+
+  def following() -> Batch | None:
+    return next(batches, None)
+
+  made = pool.submit(following)
   try:
     while True:
       hangs = not concurrent.futures.wait([made], timeout=LONGEST_SECONDS).done
@@ -251,12 +256,12 @@ def _in_time(batches: Iterator[Batch], what: str) -> Iterator[Batch]:
       batch = made.result()
       if batch is None:
         return
-      made = pool.submit(next, batches, None)
+      made = pool.submit(following)
       yield batch
       number += 1
   finally:
     with contextlib.suppress(RuntimeError):  # Python is ending and has stopped the thread
-      if hasattr(batches, "close"):
+      if isinstance(batches, Generator):
         pool.submit(batches.close)
       pool.shutdown(wait=not hangs)
 

@@ -86,8 +86,8 @@ def piece_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 def _piece_bytes(tokenizer: Tokenizer, token: str) -> bytes:
   """An ordinary vocabulary entry as UTF-8, with a space in front where it starts a word."""
   if tokenizer.kind == "byte_bpe":
-    values = [byte_of(letter) for letter in token]
-    return token.encode() if None in values else bytes(values)
+    values = [byte for byte in map(byte_of, token) if byte is not None]
+    return bytes(values) if len(values) == len(token) else token.encode()
   if tokenizer.kind == "wordpiece":
     is_inner = token.startswith(tokenizer.prefix)
     return (token.removeprefix(tokenizer.prefix) if is_inner else " " + token).encode()

@@ -145,7 +145,7 @@ def _config(tensors: dict[str, np.ndarray], options: dict) -> dict:
   """Hugging Face's config.json, by the shapes of the parameters and the options that shapes do not show."""
   vocab_size, hidden_size = tensors["roberta.embeddings.word_embeddings.weight"].shape
   options = {**DEFAULTS, "encoder_attention_heads": max(1, hidden_size // HEAD_SIZE), **options}
-  activation = options["activation_fn"]
+  activation = str(options["activation_fn"])
   if activation not in ACTIVATIONS:
     raise UserError("The fairseq model has an activation that is not built here", got=activation,
                     allowed=", ".join(ACTIVATIONS), fix="import another model")

@@ -1,6 +1,7 @@
 """config.json: Hugging Face's description of a model from ours, and ours from theirs."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import mapping
@@ -145,7 +146,7 @@ def to_model(config: dict, where: str) -> dict:
   """
   check_family(config, where)
   family = config["model_type"]
-  given = OPTIONAL | config
+  given: dict[str, Any] = OPTIONAL | config
   _check_values(given, where)
   missing = [key for key in ("vocab_size", *SAME) if given.get(key) is None]
   odd = [f"{key}={given[key]!r}" for key, allowed in (

@@ -1,7 +1,7 @@
 """Initial parameters from imported weights: what fits is taken, the rest starts fresh."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -129,9 +129,9 @@ def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: 
   for path in (path for path in mapping.ENCODER if path.startswith(EMBEDDINGS)):
     if f"{GENERATOR}/{path}" in flat:
       continue
-    arrays = [one.tensors[mapping.their_name(path, one.config["model_type"])]
-              for one in (weights[name] for name in places.values())]
-    if not np.array_equal(*arrays):
+    first, second = (one.tensors[mapping.their_name(path, one.config["model_type"])]
+                     for one in (weights[name] for name in places.values()))
+    if not np.array_equal(first, second):
       raise UserError("The two networks of the weights do not share their embeddings, but those of the run do",
                       got=f"different {path} in discriminator and generator", allowed="equal ones",
                       fix="set --config.objective.weight_tying=token_embeddings where only the other tables differ, or "
@@ -141,7 +141,8 @@ def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: 
 def sharing(weights: Mapping[str, Weights]) -> str:
   """Which embeddings a generator and a discriminator have in common: of SHARING the most."""
   def is_equal(path):
-    tensors = [one.tensors.get(mapping.their_name(path, one.config["model_type"])) for one in weights.values()]
+    tensors: list[Any] = [one.tensors.get(mapping.their_name(path, one.config["model_type"]))
+                          for one in weights.values()]
     return all(np.array_equal(tensors[0], other) for other in tensors[1:])
 
   if not is_equal(TABLE):

@@ -1,6 +1,6 @@
 """Model card of a published model: README.md with its data, steps, FLOPs and evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from electra_jax import flops
 
@@ -78,5 +78,5 @@ def _evaluation(row: dict | None, step: int) -> list[str]:
   return [f"On held-out documents{when}; losses in nats.", "", *_table(values)]
 
 
-def _table(rows: dict[str, object]) -> list[str]:
+def _table(rows: Mapping[str, object]) -> list[str]:
   return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""]

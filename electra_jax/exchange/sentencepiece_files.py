@@ -10,11 +10,12 @@ import functools
 import sys
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizers.kinds import SentencePiece
+from electra_jax.data.tokenizers.kinds import SentencePiece, parse_model
 from electra_jax.errors import UserError
 
 SPACE = "▁"  # SentencePiece's
@@ -36,22 +37,22 @@ def make_library(tokenizer: SentencePiece) -> Library:
     UserError: protobuf is not installed, or the model is neither of unigrams nor of merges.
   """
   try:
-    from sentencepiece import sentencepiece_model_pb2 as protos  # its only part that needs protobuf
+    proto = parse_model(tokenizer.files["sentencepiece.model"])
   except ImportError as error:
     raise UserError("Writing tokenizer.json of a SentencePiece model needs protobuf", got=error,
                     allowed="protobuf 4 or newer", fix="pip install protobuf") from error
-  proto = protos.ModelProto.FromString(tokenizer.files["sentencepiece.model"])
-  types = protos.TrainerSpec
+  types = type(proto.trainer_spec)
   build = {types.UNIGRAM: _unigram, types.BPE: _merges}.get(proto.trainer_spec.model_type)
   if build is None:
     raise UserError("tokenizer.json cannot hold this SentencePiece model",
                     got=f"a model of type {types.ModelType.Name(proto.trainer_spec.model_type)}",
                     allowed="models of unigrams or merges (BPE)", fix="let the reader load sentencepiece.model itself")
-  kinds = protos.ModelProto.SentencePiece
+  kinds = type(proto).SentencePiece
   library = Library(build(proto, tokenizer.unk_id, (kinds.NORMAL, kinds.USER_DEFINED)))
   spec = proto.normalizer_spec
   library.normalizer = normalizers.Sequence(_normaliser(spec, tokenizer.lowercase and tokenizer._lower_here))
-  spaces = {"replacement": SPACE, "prepend_scheme": "first" if spec.add_dummy_prefix else "never", "split": False}
+  spaces: dict[str, Any] = {"replacement": SPACE, "split": False,
+                            "prepend_scheme": "first" if spec.add_dummy_prefix else "never"}
   library.pre_tokenizer = pre_tokenizers.Metaspace(**spaces)
   library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Metaspace(**spaces)])
   return library
@@ -75,7 +76,7 @@ def _merges(proto, unk_id: int, reachable: tuple[int, ...]) -> models.Model:
 
 
 def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
-  steps = [normalizers.Lowercase()] if lowercase else []
+  steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
   if spec.precompiled_charsmap:
     held_apart, marks = _patterns()
     steps += [normalizers.Replace(Regex(held_apart), SEPARATOR)]

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.data.tokenizers.kinds import LibraryTokenizer
+from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
 from electra_jax.exchange import sentencepiece_files
 
 
@@ -62,6 +62,7 @@ def make_library(tokenizer: Tokenizer, is_roberta: bool = False) -> Library:
   if isinstance(tokenizer, LibraryTokenizer):
     library = Library.from_str(tokenizer.reader.to_str())
   else:
+    assert isinstance(tokenizer, SentencePiece)
     library = sentencepiece_files.make_library(tokenizer)
     library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in roles.values()])
   cls, sep, second = roles["cls_token"], roles["sep_token"], int(not is_roberta)

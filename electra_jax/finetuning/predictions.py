@@ -14,6 +14,7 @@ from ml_collections import FrozenConfigDict
 from electra_jax import sharding, tasks
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
+from electra_jax.objectives import base
 from electra_jax.tasks import batches, features
 from electra_jax.training import nonfinite
 
@@ -41,7 +42,7 @@ def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
   shape = batch["input_ids"].shape
   flat = {**batch, **{name: batch[name].reshape(-1, shape[-1])
                       for name in ("input_ids", "token_type_ids", "attention_mask")}}
-  outputs = run.model.apply({"params": params["encoder"]}, flat, train, method="task_outputs", rngs=rngs)
+  outputs = base.apply(run.model, params["encoder"], flat, train, method="task_outputs", rngs=rngs)
   return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
 
 
@@ -56,7 +57,7 @@ def put(batch: dict[str, np.ndarray], mesh, row_axis: int) -> dict[str, Array]:
   return {name: jax.make_array_from_callback(x.shape, place, lambda index, x=x: x[index]) for name, x in batch.items()}
 
 
-def predict(run: Run, split: Split, outputs_of, params) -> list[list]:
+def predict(run: Run, split: Split, outputs_of, params) -> list[dict[str, np.ndarray]]:
   """For each seed a prediction for every example; none is dropped or counted twice.
 
   Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.

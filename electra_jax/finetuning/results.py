@@ -132,8 +132,9 @@ def write_answers(task: Task, folder: str, outputs: dict) -> None:
   Args:
     outputs: {split: (split, outputs of one seed)}.
   """
-  answers = {split: (task.decode(found, data.features, data.examples), data.examples)
+  answers: dict[str, tuple] = {split: (task.decode(found, data.features, data.examples), data.examples)
              for split, (data, found) in outputs.items()}
+  assert task.files is not None  # of which only a task is asked that has some
   submissions.write_files(folder, task.files(answers))
 
 

@@ -35,6 +35,7 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
   """
   if not members:
     return "No run has a dev score, so there are no answers to look at."
+  assert task.files is not None
   folder = os.path.join(workdir, "seeds", str(members[0][1]))
   lines = [f"The answers of the best seed are in {folder}: {', '.join(sorted(os.listdir(folder)))}."]
   if len(members) > 1:
@@ -66,6 +67,7 @@ def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, s
   Raises:
     UserError: a run has no answers to a test split, or another number than there are examples.
   """
+  assert task.submission is not None
   files, notes = {}, []
   for split in task.test_splits:
     predictions, examples = ensembles.answer(task, members, split)

@@ -157,7 +157,7 @@ def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
   found = []
   for rows, asked_one in zip(outputs, asked):
     (names,) = sequences.decode_tags({"tagging_head": rows}, asked_one, [asked_one[0]["_example"]], labels)
-    found.append(Tags(names, softmax(rows[0][asked_one[0]["_first"]], axis=-1).max(axis=-1)))
+    found.append(Tags(names or (), softmax(rows[0][asked_one[0]["_first"]], axis=-1).max(axis=-1)))
   return _said(asked, found)
 
 
@@ -187,7 +187,8 @@ def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
   for number, rows in enumerate(asked):
     spans = outputs[head][number]
     null = outputs["answerable_head"][number] if known.is_answerable_known else np.zeros(len(rows))
-    (one,) = squad.decode({head: spans, "answerable_head": null}, [row | {"_example": 0} for row in rows],
+    outputs_of: dict[str, Any] = {head: spans, "answerable_head": null}
+    (one,) = squad.decode(outputs_of, [row | {"_example": 0} for row in rows],
                           [rows[0]["_example"]], max_answer=known.max_answer_length, num_best=known.num_best)
     one = one or squad.Answer((), np.nan)  # of a network that says no numbers
     text, odds = squad.best_text(one), one.null_odds
@@ -204,7 +205,7 @@ def _said(asked: Sequence[list[Feature]], found: list) -> list[Said]:
   return [Said(one, any(row["_was_cut"] for row in rows)) for one, rows in zip(found, asked, strict=True)]
 
 
-def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list[list[np.ndarray]]]:
+def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list]:
   """{head: its outputs for each row of each question}; rows of similar length are computed together."""
   rows = [row for one in asked for row in one]
   found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}

@@ -48,7 +48,7 @@ class Electra(nn.Module):
 
   def config_of(self, name: str) -> TransformerConfig:
     """The description of a network, by the name of its parameters."""
-    return self.generator_config if name == "generator" else self.encoder_config
+    return self.generator_config if name == "generator" and self.generator_config else self.encoder_config
 
   def generator_table(self) -> Float[Array, "vocab embed"]:
     """The token embeddings that the generator reads and predicts with."""

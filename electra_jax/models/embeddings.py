@@ -30,11 +30,11 @@ class Table(nn.Module):
   num_rows: int
   features: int
   config: TransformerConfig
-  init: str = "normal"  # a row of POSITION_INITS
+  start: str = "normal"  # a row of POSITION_INITS
 
   @nn.compact
   def __call__(self) -> Float[Array, "rows features"]:
-    start = POSITION_INITS[self.init]
+    start = POSITION_INITS[self.start]
     initializer = self.config.initializer if start is None else (
       lambda key, shape: start(shape, self.config.initializer_range))
     return self.param("embedding", initializer, (self.num_rows, self.features))

@@ -192,4 +192,5 @@ class Layer(nn.Module):
   def __call__(self, stream: Stream, attention_mask: Bool[Array, "batch length"], train: bool) -> Stream:
     stream = Attention(self.config, name="attention")(stream, attention_mask, train)
     stream = FeedForward(self.config, name="feed_forward")(stream, train)
-    return tuple(sharding.constrain(x, "batch", None, None) for x in stream)
+    hidden, residual = (sharding.constrain(x, "batch", None, None) for x in stream)
+    return hidden, residual

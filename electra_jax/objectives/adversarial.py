@@ -15,7 +15,7 @@ from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def generate(model: Electra, batch, train: bool) -> tuple[Array, Array]:
@@ -80,11 +80,10 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
 
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)
-    logits, baseline_logits = model.apply({"params": params}, batch, train, method=generate,
-                                          rngs={"dropout": dropout_rng})
+    logits, baseline_logits = apply(model, params, batch, train, method=generate, rngs={"dropout": dropout_rng})
     corruption = generators.corrupt(sample_rng, logits, batch, config_objective)
-    rtd_logits = model.apply({"params": params}, batch, corruption.ids, train, method="discriminator_logits",
-                             rngs={"dropout": discriminator_rng})
+    rtd_logits = apply(model, params, batch, corruption.ids, train, method="discriminator_logits",
+                       rngs={"dropout": discriminator_rng})
     real, masked = batch["attention_mask"].astype(jnp.float32), batch["masked_weights"]
     rtd_loss, rtd_metrics = rtd.discriminator_loss(rtd_logits, corruption.is_replaced, real, train)
     reward = rewards(rtd_logits, batch["masked_positions"], corruption.sampled_ids != batch["masked_ids"])

@@ -12,7 +12,7 @@ from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
@@ -71,8 +71,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, encoder_rng = jax.random.split(rng, 3)
     generator_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
-    gate_logits, vocab_logits = model.apply({"params": params}, batch, corruption.ids, train, method=predict,
-                                            rngs={"dropout": encoder_rng})
+    gate_logits, vocab_logits = apply(model, params, batch, corruption.ids, train, method=predict,
+                                      rngs={"dropout": encoder_rng})
     real = batch["attention_mask"].astype(jnp.float32)
     encoder_loss = -jnp.sum(real * log_likelihood(gate_logits, vocab_logits, corruption.ids, batch["input_ids"]))
     metrics |= {"all_tokens_mlm/loss": (encoder_loss, real.sum()),

@@ -1,8 +1,9 @@
 """The protocol of an objective: a named tuple of pure functions, as optax's transformations are."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from flax import linen as nn
 from jaxtyping import Array, PyTree
 
 Batch = dict[str, Array]
@@ -10,6 +11,11 @@ Metrics = dict[str, tuple[Array, Array]]  # (sum, weight)
 # (params, batch, rng, train, num_targets) -> (loss, metrics). The loss divides each of its sums by `num_targets`, which
 # counts the whole global batch: micro-batches and devices then add up to exactly the loss of the undivided batch.
 LossFn = Callable[[PyTree, Batch, Array, bool, dict[str, Array]], tuple[Array, Metrics]]
+
+
+def apply(model: nn.Module, params: PyTree, *arguments, **options) -> Any:
+  """A pass of a network: `model.apply` with the parameters alone, whose outputs are those of `options["method"]`."""
+  return model.apply({"params": params}, *arguments, **options)
 
 
 class Phase(NamedTuple):

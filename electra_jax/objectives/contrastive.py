@@ -7,7 +7,7 @@ from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 UNCHANGED_SHARE = 0.2  # of the sequences, which are not corrupted (Appendix F)
 
@@ -46,8 +46,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     dropout_rng, sample_rng, keep_rng, encoder_rng = jax.random.split(rng, 4)
     mlm_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
     corruption = keep_rows(keep_rng, corruption, batch["input_ids"])
-    logits, sentence_logits = model.apply({"params": params}, batch, corruption.ids, train, method=judge,
-                                          rngs={"dropout": encoder_rng})
+    logits, sentence_logits = apply(model, params, batch, corruption.ids, train, method=judge,
+                                    rngs={"dropout": encoder_rng})
     real = batch["attention_mask"].astype(jnp.float32)
     rtd_loss, rtd_metrics = rtd.discriminator_loss(logits, corruption.is_replaced, real, train)
     is_row = batch["attention_mask"].any(axis=1)  # [batch]; the last batch of an evaluation is filled up

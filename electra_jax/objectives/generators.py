@@ -4,7 +4,7 @@ Every objective with a generator begins with the same step, `make`: predict the 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra, make_generator_config
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses, sampling
-from electra_jax.objectives.base import Batch, Metrics
+from electra_jax.objectives.base import Batch, Metrics, apply
 from electra_jax.objectives.table import counts_tokens
 
 # (params, batch, rng, train) -> logits [batch, predictions, vocab]
@@ -34,7 +34,7 @@ def learned(model: Electra, token_counts: np.ndarray | None) -> LogitsFn:
   del token_counts
 
   def logits(params, batch, rng, train):
-    return model.apply({"params": params}, batch, train, method="generator_logits", rngs={"dropout": rng})
+    return apply(model, params, batch, train, method="generator_logits", rngs={"dropout": rng})
 
   return logits
 
@@ -49,7 +49,7 @@ def uniform(model: Electra, token_counts: np.ndarray) -> LogitsFn:
   return _fixed(model, np.zeros(len(token_counts)), token_counts)
 
 
-GENERATORS: dict[str, Callable[[Electra, np.ndarray | None], LogitsFn]] = {
+GENERATORS: dict[str, Callable[[Electra, Any], LogitsFn]] = {  # (model, token_counts; None for a learned one)
   "learned": learned, "unigram": unigram, "uniform": uniform,
 }
 

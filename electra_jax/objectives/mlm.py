@@ -4,7 +4,7 @@ from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
@@ -20,8 +20,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     return {"mlm": batch["masked_weights"].sum()}
 
   def loss(params, batch, rng, train, num_targets):
-    logits = model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"], train,
-                         method="mlm_logits", rngs={"dropout": rng})
+    logits = apply(model, params["encoder"], batch, batch["masked_input_ids"], train,
+                   method="mlm_logits", rngs={"dropout": rng})
     weights = batch["masked_weights"]
     mlm_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
     metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}

@@ -4,7 +4,7 @@ from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
@@ -23,8 +23,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     return {"mlm": batch["masked_weights"].sum(), "nsp": (batch["nsp_label"] >= 0).sum()}
 
   def loss(params, batch, rng, train, num_targets):
-    mlm_logits, nsp_logits = model.apply({"params": params["encoder"]}, batch, batch["masked_input_ids"], train,
-                                         method="mlm_and_nsp_logits", rngs={"dropout": rng})
+    mlm_logits, nsp_logits = apply(model, params["encoder"], batch, batch["masked_input_ids"], train,
+                                   method="mlm_and_nsp_logits", rngs={"dropout": rng})
     weights = batch["masked_weights"]
     mlm_loss, mlm_correct = losses.cross_entropy(mlm_logits, batch["masked_ids"], weights)
     pairs = (batch["nsp_label"] >= 0).astype(weights.dtype)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
@@ -11,16 +11,16 @@ from electra_jax.models.bert import Bert
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm, table
-from electra_jax.objectives.base import Batch
+from electra_jax.objectives.base import Batch, apply
 
 
 class Network(NamedTuple):
   """Functions of a run's parameters, whatever these are called; None where the run has nothing of the kind."""
 
-  mlm_logits: Callable[[PyTree, Batch], Array] | None  # -> float32 [batch, predictions, vocab]
-  rtd_logits: Callable[[PyTree, Batch, Array], Array] | None  # (params, batch, ids) -> float32 [batch, length]
+  mlm_logits: Any  # (params, batch) -> float32 [batch, predictions, vocab]
+  rtd_logits: Any  # (params, batch, ids) -> float32 [batch, length]
   encode: Callable[[PyTree, Batch, Array], Array]  # the kept encoder: (params, batch, ids) -> [batch, length, hidden]
-  task_outputs: Callable[[PyTree, Batch], dict[str, Array]] | None = None  # of a fine-tuned model, by its heads' names
+  task_outputs: Any = None  # of a fine-tuned model: (params, batch) -> its heads' outputs by their names
 
 
 class Encoder(NamedTuple):
@@ -30,10 +30,10 @@ class Encoder(NamedTuple):
   transformer: TransformerConfig
   head_names: tuple[str, ...]
 
-  def apply(self, params: PyTree, method: str, *arguments) -> Array | dict[str, Array]:
+  def apply(self, params: PyTree, method: str, *arguments) -> Any:
     """A pass of the encoder without dropout; `method` is of `Bert`."""
     model = Bert(self.transformer, head_names=self.head_names)
-    return model.apply({"params": params[self.name]}, *arguments, False, method=method)
+    return apply(model, params[self.name], *arguments, False, method=method)
 
 
 @functools.cache
@@ -66,8 +66,8 @@ def _electra(transformer: TransformerConfig, config_generator, config_objective)
   """Heads that only training needs are left out."""
   model = generators.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),
-                 lambda params, batch, ids: model.apply({"params": params}, batch, ids, False,
-                                                        method="discriminator_logits"), _encode(model))
+                 lambda params, batch, ids: apply(model, params, batch, ids, False,
+                                                  method="discriminator_logits"), _encode(model))
 
 
 def _replace_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
@@ -80,23 +80,22 @@ def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_obj
   """As above; besides, what the copy gate does not trust counts as replaced."""
   model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),
-                 lambda params, batch, ids: -model.apply({"params": params}, batch, ids, False,
-                                                         method=all_tokens_mlm.copy_gate), _encode(model))
+                 lambda params, batch, ids: -apply(model, params, batch, ids, False,
+                                                   method=all_tokens_mlm.copy_gate), _encode(model))
 
 
 def _generator_logits(model: Electra) -> Callable | None:
   """None: a generator of token counts knows nothing about a sentence."""
   if model.generator_config is None:
     return None
-  return lambda params, batch: (model.apply({"params": params}, batch, False, method="generator_logits")
-                                .astype(jnp.float32))
+  return lambda params, batch: (apply(model, params, batch, False, method="generator_logits") .astype(jnp.float32))
 
 
 def _encode(model: Electra) -> Callable:
   def hidden(module, batch, ids):
     return module.encoder.encode(batch, ids, False)
 
-  return lambda params, batch, ids: model.apply({"params": params}, batch, ids, method=hidden)
+  return lambda params, batch, ids: apply(model, params, batch, ids, method=hidden)
 
 
 PREDICTORS = {

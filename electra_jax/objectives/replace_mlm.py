@@ -6,7 +6,7 @@ from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Objective, Phase
+from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
@@ -39,8 +39,7 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, encoder_rng = jax.random.split(rng, 3)
     generator_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
-    logits = model.apply({"params": params}, batch, corruption.ids, train, method=predict,
-                         rngs={"dropout": encoder_rng})
+    logits = apply(model, params, batch, corruption.ids, train, method=predict, rngs={"dropout": encoder_rng})
     weights = batch["masked_weights"]
     encoder_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
     metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase
+from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase, apply
 
 # (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about.
 JudgedFn = Callable[[Batch, Array], Array]
@@ -52,8 +52,8 @@ def make_loss(model, generate: Callable, mlm_weight: float, rtd_weight: float,
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng, judged_rng = jax.random.split(rng, 4)
     mlm_loss, metrics, corruption = generate(params, batch, dropout_rng, sample_rng, train)
-    logits = model.apply({"params": params}, batch, corruption.ids, train, method="discriminator_logits",
-                         rngs={"dropout": discriminator_rng})
+    logits = apply(model, params, batch, corruption.ids, train, method="discriminator_logits",
+                   rngs={"dropout": discriminator_rng})
     rtd_loss, rtd_metrics = discriminator_loss(logits, corruption.is_replaced, judged(batch, judged_rng), train)
     total = mlm_weight * mlm_loss / num_targets["mlm"] + rtd_weight * rtd_loss / num_targets["rtd"]
     return total, metrics | rtd_metrics

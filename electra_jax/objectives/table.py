@@ -1,6 +1,6 @@
 """Objectives by name, a row each: read by the config, the FLOPs, prediction and the loop; no jax here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 
@@ -8,7 +8,7 @@ class Row(NamedTuple):
   """What the rest of the code knows of an objective."""
 
   make: str | Callable  # the module of this folder with its function `make`, or MODULE.FUNCTION; or the function
-  networks: dict[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
+  networks: Mapping[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
   predictor: str  # how a trained run answers: a row of `predictors.PREDICTORS`
 
 

@@ -24,10 +24,10 @@ def adam_direction(config_optimizer) -> optax.GradientTransformation:
   if c.bias_correction:
     return optax.scale_by_adam(c.beta1, c.beta2, c.epsilon, mu_dtype=jnp.float32)
 
-  def update(gradients, state, params=None):
+  def update(updates, state, params=None):
     del params
-    mu = jax.tree.map(lambda g, m: c.beta1 * m + (1 - c.beta1) * g, gradients, state.mu)
-    nu = jax.tree.map(lambda g, v: c.beta2 * v + (1 - c.beta2) * g * g, gradients, state.nu)
+    mu = jax.tree.map(lambda g, m: c.beta1 * m + (1 - c.beta1) * g, updates, state.mu)
+    nu = jax.tree.map(lambda g, v: c.beta2 * v + (1 - c.beta2) * g * g, updates, state.nu)
     direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + c.epsilon), mu, nu)
     return direction, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
 

@@ -41,7 +41,7 @@ class Task(NamedTuple):
   submission: Callable[[str, Sequence, Sequence[Example]], dict[str, str]] | None = None
   # {split: (predictions, examples)} -> {file name: text} of each run's own answers, test splits included
   files: Callable[[dict[str, tuple[Sequence, Sequence[Example]]]], dict[str, str]] | None = None
-  left_out: Mapping[str, str] | None = None  # lines that `read` has passed over: "file:line" -> why; to be told
+  left_out: Mapping[str, str] = {}  # lines that `read` has passed over: "file:line" -> why; to be told
 
 
 # Task.head -> (heads of models/bert.py, the targets that a training feature carries and their types)

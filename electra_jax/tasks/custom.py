@@ -5,6 +5,7 @@ import random
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from electra_jax.errors import UserError
 from electra_jax.tasks import labels as labels_lib
@@ -49,7 +50,7 @@ def make(name: str, config_task) -> Task:
     kept = dev_part([None if is_tagging or is_regression else example.label for example in found])
     return [example for number, example in enumerate(found) if (number in kept) == (split == "dev")]
 
-  rest = dict(labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
+  rest: dict[str, Any] = dict(labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
               test_splits=("test",) if config_task.test_path else ())
   if is_tagging:
     return sequences.make_tagging(name, config_task, **rest)

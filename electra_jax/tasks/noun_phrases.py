@@ -58,7 +58,7 @@ def make_spacy() -> Callable[[str], list[str]]:
     UserError: spaCy or its English pipeline is not installed.
   """
   try:
-    import spacy
+    import spacy  # ty: ignore[import-not-found] - optional
     parse = spacy.load(MODEL, exclude=["ner", "lemmatizer"])
   except (ImportError, OSError) as error:  # OSError: the pipeline is a package of its own
     raise UserError("Noun phrases are found with spaCy, of which something is not installed", got=str(error)[:200],

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_jax.data.sources import tables
 from electra_jax.errors import UserError, named
@@ -61,7 +61,7 @@ def read_tfds(name: str, split: str, data_dir: str = "") -> list[Record]:
   """
   try:
     import tensorflow_datasets as tfds
-    builder = tfds.builder(name, data_dir=data_dir or None)
+    builder: Any = tfds.builder(name, data_dir=data_dir or None)
     builder.download_and_prepare()
     features = builder.info.features
     rows = list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)))

@@ -220,7 +220,7 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
     kept = ids[start:start + room]
     feature = {**features.joined(tokenizer, [asked, kept]), "start": 0, "end": 0, "_begin": begin, "_owned": owned,
                "_offsets": offsets[start:start + room], "_was_cut": len(asked) < len(question)}
-    is_inside = first is not None and start <= first and last < start + len(kept)
+    is_inside = first is not None and last is not None and start <= first and last < start + len(kept)
     if is_inside:
       feature.update(start=begin + first - start, end=begin + last - start)
     if with_null:
@@ -345,14 +345,15 @@ def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], conte
                       for (text, (start_logit, end_logit, start, end)), share in zip(best, shares)), min(odds))
 
 
-def best_text(answer: Answer | None) -> str | None:
+def best_text(answer: Answer) -> str:
   """The likeliest span; "" where no span is short enough."""
-  return answer and (answer.candidates[0].text if answer.candidates else "")
+  return answer.candidates[0].text if answer.candidates else ""
 
 
 def score(version: str, answers: Sequence[Answer | None], examples: Sequence[Example]) -> dict[str, float]:
   """The official metrics of a version."""
-  texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]
+  texts = [answer and best_text(answer) for answer in answers]
+  golds = [example.label.texts for example in examples]
   if version == "v1.1":
     return squad_scoring.score_v1(texts, golds)
   return squad_scoring.score_v2(texts, [answer.null_odds if answer else np.nan for answer in answers], golds)
@@ -365,16 +366,18 @@ def answer_files(version: str, splits: Mapping[str, tuple[Sequence[Answer | None
   Of v2.0 a question is left unanswered ("") above the threshold with the best F1 on dev; it is written too.
   """
   files, threshold = {}, np.inf
-  if any(answer is None for answers, _ in splits.values() for answer in answers):
+  said = {split: ([answer for answer in answers if answer is not None], examples)
+          for split, (answers, examples) in splits.items()}
+  if any(len(answers) < len(examples) for answers, examples in said.values()):
     return {}  # a failed run has nothing to say
   if version == "v2.0":
-    answers, examples = splits["dev"]
+    answers, examples = said["dev"]
     texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]
     raw = squad_scoring.raw_scores(squad_scoring.f1_v2, texts, golds)
     best = squad_scoring.best_threshold(raw, texts, [answer.null_odds for answer in answers], golds)
     threshold = best.value
     files["threshold.json"] = _json({"null_odds_threshold": best.value, "dev_best_f1": best.score})
-  for split, (answers, examples) in splits.items():
+  for split, (answers, examples) in said.items():
     rows = {example.example_id: answer for example, answer in zip(examples, answers, strict=True)}
     files[f"{split}_predictions.json"] = _json({i: best_text(answer) if answer.null_odds <= threshold else ""
                                                 for i, answer in rows.items()})

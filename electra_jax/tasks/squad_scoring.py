@@ -64,9 +64,10 @@ def best_of(metric: Callable[[str, str], float], answer: str, golds: Sequence[st
 
 def score_v1(answers: Sequence[str | None], golds: Sequence[Sequence[str]]) -> dict[str, float]:
   """`f1` and `exact` of SQuAD 1.1; NaN where an answer is None (the network gave no numbers) or there is none."""
-  if not answers or any(answer is None for answer in answers):
+  texts = [answer for answer in answers if answer is not None]
+  if not texts or len(texts) < len(answers):
     return {"f1": math.nan, "exact": math.nan}
-  return {name: _mean([best_of(metric, answer, gold) for answer, gold in zip(answers, golds, strict=True)])
+  return {name: _mean([best_of(metric, text, gold) for text, gold in zip(texts, golds, strict=True)])
           for name, metric in (("f1", f1_v1), ("exact", exact))}
 
 
@@ -78,17 +79,18 @@ def score_v2(answers: Sequence[str | None], null_odds: Sequence[float], golds: S
   NaN where an answer is None or there is none, and of a kind of questions that does not occur.
   """
   names = ("f1", "exact", "has_answer_f1", "has_answer_exact", "no_answer_accuracy", "best_f1", "best_exact")
-  if not answers or any(answer is None for answer in answers) or not all(map(math.isfinite, null_odds)):
+  texts = [answer for answer in answers if answer is not None]
+  if not texts or len(texts) < len(answers) or not all(map(math.isfinite, null_odds)):
     return dict.fromkeys(names, math.nan)
   found = {}
   for name, metric in (("f1", f1_v2), ("exact", exact)):
-    raw = raw_scores(metric, answers, golds)
+    raw = raw_scores(metric, texts, golds)
     thresholded = [float(not gold) if odds > threshold else value
                    for value, odds, gold in zip(raw, null_odds, golds, strict=True)]
     found[name] = _mean(thresholded)
     found[f"has_answer_{name}"] = _mean([value for value, gold in zip(thresholded, golds) if gold])
     found["no_answer_accuracy"] = _mean([value for value, gold in zip(thresholded, golds) if not gold])
-    found[f"best_{name}"] = best_threshold(raw, answers, null_odds, golds).score
+    found[f"best_{name}"] = best_threshold(raw, texts, null_odds, golds).score
   return {name: found[name] for name in names}
 
 

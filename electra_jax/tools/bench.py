@@ -8,6 +8,7 @@ import functools
 import json
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -149,7 +150,7 @@ def time_step(config, *, windows: int, window_steps: int, profile: str = "", alo
   device, best = jax.devices()[0], statistics.median(seconds)
   flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
   peak = flops.hardware_peak(device.device_kind)
-  memory = step.memory_analysis()
+  memory: Any = step.memory_analysis()
   loss = float(np.ravel(pairs["loss"][0])[-1])
   return {
     "device": device.device_kind, "devices": jax.device_count(), "jax": jax.__version__,

@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -58,7 +59,7 @@ def _with_length(config, length: int):
   config = copy.deepcopy(config)
   config.data.sequence_length = length
   config.model.max_position_embeddings = length + 16  # no model is made; the check that rows fit must be content
-  return ConfigDict(config_lib.resolve(config))  # not frozen
+  return ConfigDict(config_lib.resolve(config).to_dict())  # not frozen
 
 
 def _write_text(config_data, path: str, limit: int) -> list[str]:
@@ -82,7 +83,7 @@ def _timed(name: str, size: int, work: Callable, *args, **kwargs) -> dict:
           "megabytes_per_processor_second": size / 1e6 / processor}
 
 
-def _encode_raw(tokenizer: Tokenizer, paragraphs: list[str]) -> None:
+def _encode_raw(tokenizer: Any, paragraphs: list[str]) -> None:
   """The bare library on the same text, which does nothing but find the ids."""
   library = tokenizer._library
   for start in range(0, len(paragraphs), MAP_BATCH):
@@ -111,7 +112,7 @@ def _prepare_with_datasets(tokenizer: Tokenizer, path: str, folder: str, length:
   rows.map(lambda batch: _group_texts(batch, length), batched=True, batch_size=MAP_BATCH, new_fingerprint="grouped")
 
 
-def _tokenize_rows(tokenizer: Tokenizer) -> Callable[[dict], dict]:
+def _tokenize_rows(tokenizer: Any) -> Callable[[dict], dict]:
   if tokenizer.kind.startswith("sentencepiece"):
     return lambda batch: {"input_ids": tokenizer.encode_batch(list(batch["text"]))}
   import transformers

@@ -85,7 +85,7 @@ def show(paths: list[str]) -> str:
   for path in paths:
     saved = load(path)
     kept = only(saved.params)
-    rows = [("parameter", "shape", "type", "norm", "rms")]
+    rows: list[tuple[str, ...]] = [("parameter", "shape", "type", "norm", "rms")]
     for name, value in kept.items():
       norm = float(np.linalg.norm(value.astype(np.float64)))
       num_bad = int((~np.isfinite(value)).sum())

@@ -4,7 +4,7 @@ import math
 import re
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 from rich.console import Console
@@ -51,11 +51,11 @@ class Report(NamedTuple):
 
   mesh: dict[str, int]
   fault: str  # why it cannot be compiled; "" where it can
-  memory: object = None  # memory.StepMemory
+  memory: Any = None  # memory.StepMemory
   program_flops: float = 0.0  # of one device and step
   program_bytes: float = 0.0
   collectives: tuple = ()
-  roofline: object = None  # compile_roofline.Roofline; None on CPU
+  roofline: Any = None  # compile_roofline.Roofline; None on CPU
   seconds: float = 0.0  # that tracing and compiling took
   parts: dict | None = None  # compile_kernels.by_part
 

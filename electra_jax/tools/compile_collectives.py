@@ -76,7 +76,7 @@ def _collective(match: re.Match, line: str, times: int, num_devices: int) -> Col
 
 
 def _bytes(dtype: str, dimensions: str) -> int:
-  bits = 8 if dtype == "pred" else int(re.search(r"\d+", dtype).group())
+  bits = 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
   return math.prod(int(size) for size in dimensions.split(",") if size) * bits // 8
 
 
@@ -116,7 +116,7 @@ def run_counts(computations: dict[str, list[str]], entry: str) -> dict[str, int]
     name = waiting.pop()
     for line in computations.get(name, ()):
       loop = WHILE.search(line)
-      trips = _trips(line, computations.get(loop.group(1), ())) if loop else 1
+      trips = _trips(line, computations.get(loop.group(1), [])) if loop else 1
       for called in (part.strip(" %") for names in CALLED.findall(line) for part in "".join(names).split(",")):
         count = times[name] * trips
         if called in computations and times.get(called, 0) < count:
@@ -132,7 +132,7 @@ def _trips(line: str, condition: list[str]) -> int:
     return int(known.group(1))
   limit = next((match.group(1) for match in map(LESS_THAN.search, condition) if match), None)
   for text in condition if limit else ():
-    constant = re.match(rf"\s+{re.escape(limit)} = \w+\[\]\S* constant\((\d+)\)", text)
+    constant = re.match(rf"\s+{re.escape(limit or '')} = \w+\[\]\S* constant\((\d+)\)", text)
     if constant:
       return max(1, int(constant.group(1)))
   return 1

@@ -48,7 +48,7 @@ def _cpu_devices(count: int) -> list:
 
 def _tpu_devices(chip: str, sides: str) -> list:
   try:
-    import libtpu  # noqa: F401 - jax loads it
+    import libtpu  # noqa: F401 - jax loads it  # ty: ignore[import-not-found]
   except ImportError as error:
     raise UserError("The compiler for TPUs is missing", got="no module libtpu", allowed="an installed libtpu (Linux)",
                     fix=f"pip install {LIBTPU}") from error

@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
+from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
@@ -70,14 +71,14 @@ class Source(NamedTuple):
   """A checkpoint and what belongs to it."""
 
   workdir: str
-  config: object  # resolved
+  config: FrozenConfigDict  # resolved
   step: int
   tokenizer: tokenizers.Tokenizer
   params: dict[str, np.ndarray]  # path -> array
 
 
 @contextlib.contextmanager
-def new_folder(out: str) -> Iterator[str]:
+def new_folder(out: str) -> Generator[str, None, None]:
   """A temporary folder beside `out` that takes its name in the end.
 
   Raises:

@@ -151,13 +151,15 @@ def speedups() -> dict[str, str]:
   by_name = {row.name: row for row in rows()}
   base, large = by_name["BERT-Base"], by_name["ELECTRA-400K"]
 
-  def times(ratio: float) -> str:
-    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
+  def times(more: float | None, less: float | None) -> str:
+    if not more or not less:
+      return "-"
+    return f"{more / less:.0f}x" if more / less >= 10 else f"{more / less:.2g}x"
 
-  small = {row.name: f"{times(base.train_flops / row.train_flops) if row.train_flops else '-'} / "
-                     f"{times(base.inference_flops / row.inference_flops)}"
+  small = {row.name: f"{times(base.train_flops, row.train_flops)} / "
+                     f"{times(base.inference_flops, row.inference_flops)}"
            for row in rows() if row.source.startswith("ELECTRA Table 1")}
-  return small | {row.name: f"({times(row.train_flops / large.train_flops)})"
+  return small | {row.name: f"({times(row.train_flops, large.train_flops)})"
                   for row in rows() if row.source.startswith("ELECTRA Table 2")}
 
 

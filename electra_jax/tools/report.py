@@ -155,13 +155,13 @@ def curves(facts: Facts, num_samples: int) -> str:
   """Loss, quality and speed over the steps; of a fine-tuning each seed's dev scores."""
   del num_samples
   if facts.is_fine_tuning:
-    runs = facts.seeds or _unfinished_seeds(facts)
-    if not runs:
+    seeds = facts.seeds or _unfinished_seeds(facts)
+    if not seeds:
       return paragraph("No dev score yet.", dim=True)
     metric = facts.seeds[0]["metric"] if facts.seeds else facts.config.task.metric or next(
-      name for name in runs[0]["curve"][0] if name != "step")
-    title = f"{facts.config.task.name}, {len(runs)} seeds"
-    return report_page.curves([lambda axes: pictures.draw(axes, runs, metric, title)])
+      name for name in seeds[0]["curve"][0] if name != "step")
+    title = f"{facts.config.task.name}, {len(seeds)} seeds"
+    return report_page.curves([lambda axes: pictures.draw(axes, seeds, metric, title)])
   runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
   panels = plot_run.panels_of(runs)
   if not panels:
@@ -177,7 +177,8 @@ def glue_scores(facts: Facts, num_samples: int) -> str:
   if facts.is_fine_tuning or not names:
     return ""
   metric = {name: next(key for row in rows for key in row if key.startswith(f"{name}/")) for name in names}
-  lines = [(f"step {row['step']:,}", *(percent(row.get(metric[name], math.nan)) for name in names)) for row in rows]
+  lines: list[tuple] = [(f"step {row['step']:,}", *(percent(row.get(metric[name], math.nan)) for name in names))
+                        for row in rows]
   lines += [(model, *(scores.get(name, "-") for name in names)) for model, scores in glue.PAPER.items()
             if any(name in scores for name in names)]
   headings = [f"{name}: {metric[name].split('/', 1)[1]}" for name in names]

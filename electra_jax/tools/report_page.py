@@ -4,6 +4,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from electra_jax import plotting
 
@@ -134,7 +135,7 @@ def svg(drawing: Callable) -> str:
   """A drawing as inline SVG whose colours follow the page; its text stays text."""
   figure = plotting.new(*PANEL_INCHES)
   import matplotlib
-  ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
+  ink: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
                        "ytick.color"), INK) | {"grid.color": GRID}
   file = io.StringIO()
   with matplotlib.rc_context({"svg.fonttype": "none", "axes.facecolor": "none", **ink}):

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -17,8 +18,8 @@ from jaxtyping import PyTree
 from electra_jax import distributed
 from electra_jax.errors import NoAnswerError, UserError, listed
 from electra_jax.training import checkpoint_reading as reading
-from electra_jax.training.train_state import TrainState
 
+State = TypeVar("State")  # TrainState, or that of several seeds
 FINITE = ("params", "opt_state")  # parts of a state that are saved only if they are finite
 DAMAGED, REASON = ".damaged", "damage.txt"  # what a damaged checkpoint's folder is called, and the file that says why
 
@@ -44,7 +45,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self._directory, options=options)
     self._every_steps = config_checkpoint.every_steps
 
-  def restore_newest(self, abstract: TrainState) -> TrainState | None:
+  def restore_newest(self, abstract: State) -> State | None:
     """The newest checkpoint that can be read, on the devices that `abstract` names; None where there is none.
 
     One that is known to be damaged is passed over. If one before it can be read, it is renamed to STEP.damaged, which
@@ -89,7 +90,7 @@ class Checkpoints:
         logging.warning("The damaged checkpoint of step %d is kept as %s.", step, free)
     distributed.barrier("damaged checkpoints")
 
-  def save_if_due(self, state: TrainState, step: int, too: bool = False) -> None:
+  def save_if_due(self, state: Any, step: int, too: bool = False) -> None:
     """Starts a save at every multiple of `checkpoint.every_steps`, and where `too`; the loop goes on meanwhile.
 
     Raises:
@@ -107,7 +108,7 @@ class Checkpoints:
     """Whether `save_if_due` saves this step."""
     return step % self._every_steps == 0
 
-  def save(self, state: TrainState, step: int, finite: tuple[str, ...] = FINITE) -> None:
+  def save(self, state: Any, step: int, finite: tuple[str, ...] = FINITE) -> None:
     """Starts a save of this step, unless it is there already.
 
     Args:
@@ -147,7 +148,7 @@ class Checkpoints:
       self._manager.close()
 
   @contextlib.contextmanager
-  def _storage_errors(self) -> Iterator[None]:
+  def _storage_errors(self) -> Generator[None, None, None]:
     """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
     try:
       yield
@@ -237,7 +238,7 @@ def set_aside(workdir: str) -> dict[str, str]:
   return found
 
 
-def _read_state(path: str, abstract: TrainState) -> TrainState:
+def _read_state(path: str, abstract: Any) -> Any:
   tree, sums = reading.read_metadata(path)
   return abstract._replace(**reading.read_parts(path, tree, sums, abstract._asdict()))
 

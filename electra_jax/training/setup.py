@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
+from ml_collections import FrozenConfigDict
 
 from electra_jax import objectives, optim, sharding
 from electra_jax.data import pipeline
@@ -26,7 +27,7 @@ from electra_jax.training.train_state import TrainState
 class Setup(NamedTuple):
   """What `make` puts together."""
 
-  config: object  # resolved
+  config: FrozenConfigDict  # resolved
   mesh: Mesh
   transformer: TransformerConfig  # of the encoder that is kept
   objective: Objective
@@ -57,7 +58,7 @@ class Setup(NamedTuple):
     _, schedule = self.optimizer_of(phase)
     return float(schedule(step - first_step))
 
-  def train_step(self, phase: Phase) -> Callable:
+  def train_step(self, phase: Phase) -> jax.stages.Wrapped:
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
                                 tx=self.optimizer_of(phase)[0], rng=self.train_key,

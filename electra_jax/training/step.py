@@ -16,7 +16,7 @@ from electra_jax.training import nonfinite
 from electra_jax.training.train_state import TrainState
 
 
-def make_train_step(state: TrainState, **update_arguments) -> Callable:
+def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped:
   """`update` for each batch along a leading axis, one program; the metrics have that axis, too.
 
   A small model's kernels take less time than their launches: so many updates (`train.steps_per_dispatch`) follow each

@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from electra_jax import sharding
 
@@ -17,10 +17,10 @@ from electra_jax import sharding
 class TrainState(NamedTuple):
   """`step` counts finished optimizer updates. No random state: every key is folded from (seed, step)."""
 
-  step: Array
+  step: Any  # int32 []; of every field an array, or in a tree of the same form its shape or place
   params: PyTree
   opt_state: PyTree
-  skipped_in_a_row: Array | np.ndarray = np.zeros((), np.int32)  # updates up to this step that were not finite
+  skipped_in_a_row: Any = np.zeros((), np.int32)  # updates up to this step that were not finite
 
 
 def abstract_state(init_params: Callable[[], PyTree], tx: optax.GradientTransformation, mesh: Mesh) -> TrainState:
@@ -29,7 +29,7 @@ def abstract_state(init_params: Callable[[], PyTree], tx: optax.GradientTransfor
   `init_params()` is traced only. Moments of the optimizer live where their parameters do.
   """
   with jax.set_mesh(mesh):
-    shapes = jax.eval_shape(_creator(init_params, tx))
+    shapes = jax.eval_shape(_creator(init_params, tx))  # ty: ignore[invalid-argument-type] - it is hashable
   replicated = NamedSharding(mesh, PartitionSpec())
   params = sharding.parameter_shardings(shapes.params, mesh)
   opt_state = optax.tree_map_params(tx, lambda _, place: place, shapes.opt_state, params,
@@ -42,7 +42,8 @@ def init_state(init_params: Callable[[], PyTree], tx: optax.GradientTransformati
   """A new state, computed in place on its devices."""
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(init_params, tx, mesh))
   with jax.set_mesh(mesh):
-    return jax.jit(_creator(init_params, tx), out_shardings=shardings)()
+    create = _creator(init_params, tx)  # ty: ignore[invalid-argument-type]
+    return jax.jit(create, out_shardings=shardings)()
 
 
 @functools.lru_cache(maxsize=1)

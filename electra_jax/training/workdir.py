@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import jax
 from absl import logging
@@ -43,7 +43,7 @@ def claim(config, workdir: str) -> None:
 
 
 @contextlib.contextmanager
-def lock(workdir: str) -> Iterator[None]:
+def lock(workdir: str) -> Generator[None, None, None]:
   """Holds the workdir, so that a second job in it cannot mix its checkpoints with those of the first.
 
   The lock is on the folder itself: it leaves nothing behind, and ends with the process, however that ends. File
@@ -58,7 +58,7 @@ def lock(workdir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hold(workdir: str) -> Iterator[None]:
+def hold(workdir: str) -> Generator[None, None, None]:
   """`lock` for the only process of a job, which need not have devices; also for folders that get no checkpoints."""
   with _disk_errors(workdir):
     os.makedirs(workdir, exist_ok=True)
@@ -128,7 +128,7 @@ def read_starts(workdir: str) -> list[dict]:
 
 
 @contextlib.contextmanager
-def _disk_errors(workdir: str) -> Iterator[None]:
+def _disk_errors(workdir: str) -> Generator[None, None, None]:
   """Turns an OSError into a UserError that names the workdir."""
   try:
     yield

@@ -189,7 +189,7 @@ class ShardedExamples:
     self._length: int = manifest["splits"][split]["examples"]
     self._shard_examples: int = manifest["shard_examples"]
     self._dtype = manifest_lib.row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
-    self._shards = [dict(shard, path=os.path.join(directory, shard["file"]))
+    self._shards: list[dict] = [dict(shard, path=os.path.join(directory, shard["file"]))
                     for shard in manifest["splits"][split]["shards"]]
     self._lengths = manifest["splits"][split].get("lengths")
     if self._lengths:
@@ -298,14 +298,14 @@ class ShardedExamples:
     rows = self._rows[number]
     if rows is None:
       with self._lock:
-        if self._rows[number] is None:
+        rows = self._rows[number]
+        if rows is None:
           if self._has_blocks:
             self._check_block(number, 0)  # the header
           else:
             _check_crc(self._shards[number])
           # A plain array over the map: memmap's own indexing is several times slower.
-          self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
-        rows = self._rows[number]
+          rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
     return rows
 
 
@@ -330,7 +330,7 @@ def _check_crc(shard: dict) -> None:
     raise _damaged(shard, f"CRC-32 {crc:08x}, {MANIFEST} says {shard['crc32']:08x}")
 
 
-def _damaged(shard: dict, got: str) -> UserError:
+def _damaged(shard: dict, got: object) -> UserError:
   return UserError("A shard is damaged", got=f"{shard['path']}: {got}", allowed=f"the file that {MANIFEST} describes",
                    fix=f"copy the folder again, check its disk, or {REBUILD}")
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import zipfile
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -94,7 +95,8 @@ def save(partial: str, progress: Progress, writers: dict[str, writing.SplitWrite
            "lengths": {split: n.tolist() for split, n in progress.lengths.items()},
            "files": {split: writer.files for split, writer in writers.items()}}
   with writing.disk_errors(folder):
-    np.savez(os.path.join(folder, name), **{split: writer.waiting_rows() for split, writer in writers.items()})
+    rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in writers.items()}
+    np.savez(os.path.join(folder, name), **rows)
     _write_json(_state_path(partial), state)
     for other in os.listdir(folder):
       if other.startswith("waiting-") and other != name:

@@ -34,9 +34,9 @@ COUNTS = ("documents", "documents_without_token", "paragraphs", "sentences", "te
           "dropped_tokens", "packed_tokens", "examples", "random_pairs", "borrowed_tokens")
 
 
-def row_dtype(vocab_size: int, sequence_length: int) -> type:
+def row_dtype(vocab_size: int, sequence_length: int) -> np.dtype:
   """uint16 where every id and length fits."""
-  return np.uint16 if max(vocab_size - 1, sequence_length) < 1 << 16 else np.int32
+  return np.dtype(np.uint16 if max(vocab_size - 1, sequence_length) < 1 << 16 else np.int32)
 
 
 def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
@@ -54,7 +54,7 @@ def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dic
   """
   statistics = {"seconds": round(seconds, 3), "unknown_words": dict(unknown_words.most_common(NUM_UNKNOWN_WORDS))}
   for split in SPLITS:
-    numbers = {name: counts[split][name] for name in COUNTS}
+    numbers: dict[str, object] = {name: counts[split][name] for name in COUNTS}
     numbers["examples_of_length"] = {str(n): int(lengths[split][n]) for n in np.flatnonzero(lengths[split])}
     positions = counts[split]["examples"] * config_data.sequence_length
     numbers["padding_share"] = round(1 - counts[split]["filled_positions"] / positions, 6) if positions else 0.0

@@ -29,6 +29,7 @@ from electra_jax.data.examples import IS_RANDOM, Example
 from electra_jax.data.sources import documents as documents_lib
 from electra_jax.data.sources import sentence_splitting
 from electra_jax.data.sources.documents import Document
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
 # Documents are packed in chunks of about this much text (UTF-8 characters): large enough that the one partly filled
@@ -69,7 +70,7 @@ class Packed(NamedTuple):
 class Job(NamedTuple):
   """What a worker needs to turn a chunk into rows."""
 
-  tokenizer: object
+  tokenizer: Tokenizer
   format: str
   packing: packing_lib.Packing
   split_sentences: Callable[[str], list[str]]  # of a paragraph
@@ -226,7 +227,7 @@ def pack_corpus(chunks: Iterable[Chunk], job: Job, num_workers: int) -> Iterator
     pool.shutdown(wait=True, cancel_futures=True)
 
 
-_job: Job | None = None  # of a worker process, set once when it starts
+_job: Job  # of a worker process, set once when it starts
 
 
 def _start_worker(job: Job) -> None:
@@ -239,7 +240,8 @@ def _start_worker(job: Job) -> None:
 
 def _end_with_parent() -> None:
   """Ends this worker when the parent is killed; it would wait for work for ever."""
-  multiprocessing.parent_process().join()
+  if parent := multiprocessing.parent_process():
+    parent.join()
   os._exit(1)
 
 

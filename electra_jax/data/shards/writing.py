@@ -97,7 +97,7 @@ def _file_parts(rows: np.ndarray) -> tuple[bytes, memoryview | bytes]:
   """The bytes of an .npy file: header and data."""
   header = io.BytesIO()
   np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
-  return header.getvalue(), memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b""
+  return header.getvalue(), np.ascontiguousarray(rows).data.cast("B") if rows.size else b""
 
 
 def _block_crcs(parts: tuple[bytes, memoryview | bytes]) -> list[int]:

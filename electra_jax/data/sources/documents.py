@@ -15,6 +15,7 @@ import socket
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus
 from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
@@ -257,7 +258,7 @@ def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
   except ImportError as error:
     raise fault(error, "pip install tensorflow-datasets tensorflow-cpu") from error
   try:
-    builder = tfds.builder(name)
+    builder: Any = tfds.builder(name)
     if not builder.is_prepared() and _is_offline():
       raise OSError("it is not on this machine, and there is no network")
     builder.download_and_prepare()

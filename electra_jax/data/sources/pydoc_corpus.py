@@ -54,12 +54,13 @@ def _shared() -> Iterator[list[str]]:
 
 def make_documents(packages: Iterable[str], topics: bool = True) -> Iterator[list[str]]:
   """Documents from the docstrings of some packages, and from the language reference if `topics`."""
-  sources = {name: path for package in packages for name, path in _modules(package)}
+  sources: dict[str, str | None] = {name: path for package in packages for name, path in _modules(package)}
   if topics:
     sources |= {f"topic {name}": None for name in _topics()}
   seen: set[int] = set()
   for name in sorted(sources, key=_digest):
-    texts = [_topics()[name.removeprefix("topic ")]] if sources[name] is None else docstrings(sources[name])
+    path = sources[name]
+    texts = [_topics()[name.removeprefix("topic ")]] if path is None else docstrings(path)
     document = []
     for paragraph in (p for text in texts for p in prose(text)):
       key = _digest(paragraph.lower())

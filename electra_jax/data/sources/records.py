@@ -120,7 +120,8 @@ def _json_records(pieces: Iterator[str], path: str) -> Iterator[object]:
     return len(parts) > 1
 
   while True:
-    start = _BETWEEN_RECORDS.match(text, start).end()
+    between = _BETWEEN_RECORDS.match(text, start)
+    start = between.end() if between else start
     if start == len(text):
       if has_more():
         continue

@@ -23,7 +23,8 @@ def by_rules(paragraph: str, language: str) -> list[str]:
   """The sentences of running text, stripped, none empty; nothing but blanks between them is lost."""
   import sentencex  # optional: make_splitter has told where it is missing
 
-  return [stripped for sentence in sentencex.segment(language, paragraph) if (stripped := sentence.strip())]
+  segment = sentencex.segment  # ty: ignore[missing-attribute] - of a compiled module
+  return [stripped for sentence in segment(language, paragraph) if (stripped := sentence.strip())]
 
 
 def make_splitter(sentences: str) -> Callable[[str], list[str]]:

@@ -45,7 +45,7 @@ class Tokenizer(ABC):
       Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
   """
 
-  kind: ClassVar[str]
+  kind: str
   file_names: ClassVar[tuple[str, ...]]
   special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
   prefix: str = "##"  # of WordPiece: with what an entry begins that goes on with a word
@@ -68,9 +68,9 @@ class Tokenizer(ABC):
                       fix="check the file, or train a new vocabulary with electra_jax.tools.train_tokenizer") from error
     self.vocab_size = len(entries)
     ids = {token: i for i, token in enumerate(entries)}
-    special = {role: next((ids[name] for name in (self._roles.get(role), *names) if name in ids), None)
-               for role, names in SPECIAL_NAMES.items()}
-    missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, i in special.items() if i is None]
+    special = {role: ids[name] for role, names in SPECIAL_NAMES.items()  # of several names the last one counts
+               for name in (*names[::-1], *filter(None, [self._roles.get(role)])) if name in ids}
+    missing = [f"{role} ({' or '.join(names)})" for role, names in SPECIAL_NAMES.items() if role not in special]
     if missing:
       raise UserError(LACKS_ROLES,
                       got=f"{source} with {len(entries)} entries has no {', no '.join(missing)}",

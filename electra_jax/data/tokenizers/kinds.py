@@ -12,6 +12,7 @@ import re
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import sentencepiece
 import tokenizers
@@ -28,6 +29,13 @@ HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # that have letters of their
 KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
 
 
+def parse_model(content: bytes) -> Any:
+  """A SentencePiece file as the message that it is; protobuf is needed."""
+  from sentencepiece import sentencepiece_model_pb2 as protos
+
+  return protos.ModelProto.FromString(content)  # ty: ignore[missing-attribute] - made when it is imported
+
+
 class LibraryTokenizer(Tokenizer):
   """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` knows of no special tokens.
 
@@ -35,6 +43,8 @@ class LibraryTokenizer(Tokenizer):
   multiple of the library's speed on running text.
   """
 
+  _library: tokenizers.Tokenizer
+  _entries: list[str]  # by id
   _known: dict[str, list[int]]
   _known_characters = 0
 
@@ -144,7 +154,7 @@ class ByteBPE(LibraryTokenizer):
     """The library's object of the two files, without special tokens."""
     vocab = json.loads(files["vocab.json"])
     lines = files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    merges: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
     cls.set_pipeline(library, lowercase)
     library.decoder = decoders.ByteLevel()

@@ -3,7 +3,7 @@
 import codecs
 import json
 import os
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import tokenizers
 from tokenizers import AddedToken
@@ -17,6 +17,9 @@ UNSUPPORTED = "The settings beside the vocabulary are not supported"
 # Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
 ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
 ROLE_KEYS = tuple(f"{role}_token" for role in (*SPECIAL_NAMES, "bos", "eos"))
+
+
+Default = TypeVar("Default", bool, bool | None)
 
 
 class Source(NamedTuple):
@@ -35,7 +38,7 @@ class Source(NamedTuple):
     """An error that names a setting."""
     return UserError(UNSUPPORTED, got=f"{self.where}: {got}", allowed=SUPPORTED, fix=fix)
 
-  def flag(self, key: str, default: bool | None) -> bool | None:
+  def flag(self, key: str, default: Default) -> bool | Default:
     """A setting that is true, false or unsaid."""
     value = self.settings.get(key)
     if value is not None and not isinstance(value, bool):

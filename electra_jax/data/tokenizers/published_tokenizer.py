@@ -63,7 +63,7 @@ class PublishedTokenizer(LibraryTokenizer):
 
   def _build(self) -> list[str]:
     content = json.loads(self.files[FILE])
-    self._roles, self.kind = content["roles"], kind_of(content["tokenizer"])
+    self._roles, self.kind = content["roles"], kind_of(content["tokenizer"]) or self.kind
     self.prefix = content["tokenizer"]["model"].get("continuing_subword_prefix") or "##"
     self._reader = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
     self._library = tokenizers.Tokenizer.from_str(json.dumps(_without_special_tokens(content["tokenizer"])))

@@ -7,7 +7,7 @@ tokenizer_config.json (BERT's, RoBERTa's, ALBERT's); for PreTrainedTokenizerFast
 import base64
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tokenizers
 from absl import logging
@@ -15,7 +15,14 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from electra_jax.data.tokenizers import fairseq_vocabulary, published_tokenizer
 from electra_jax.data.tokenizers.base import LACKS_ROLES, SPECIAL_NAMES, Tokenizer
-from electra_jax.data.tokenizers.kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
+from electra_jax.data.tokenizers.kinds import (
+  ByteBPE,
+  LibraryTokenizer,
+  SentencePiece,
+  SentencePieceBPE,
+  WordPiece,
+  parse_model,
+)
 from electra_jax.data.tokenizers.published_source import (
   SUPPORTED,
   UNSUPPORTED,
@@ -41,7 +48,7 @@ class Built(NamedTuple):
   """A library's object before its added tokens."""
 
   library: tokenizers.Tokenizer
-  plain: Tokenizer | None = None  # what it is where nothing else is set: with words that are remembered
+  plain: LibraryTokenizer | None = None  # what it is where nothing else is set: with words that are remembered
   has_roles: bool = True  # whether the class registers the usual special tokens unasked
   extra: tuple[AddedToken, ...] = ()  # that the vocabulary's own file declares
 
@@ -104,7 +111,8 @@ def _finish(source: Source, built: Built) -> Tokenizer:
   return published_tokenizer.PublishedTokenizer(published_tokenizer.files_of(library, roles), False, source.where)
 
 
-def _plain(row: type[Tokenizer], files: dict[str, bytes], lowercase: bool, source: Source) -> Tokenizer | None:
+def _plain(row: type[LibraryTokenizer], files: dict[str, bytes], lowercase: bool, source: Source
+           ) -> LibraryTokenizer | None:
   """The plain tokenizer of a vocabulary; None where its special tokens have other names."""
   try:
     return row(files, lowercase, source.where)
@@ -168,7 +176,8 @@ def _bert(source: Source) -> Built:
   _expect(source, "model", {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100})
   _expect(source, "pre_tokenizer", {"type": "BertPreTokenizer"})
   _expect(source, "normalizer", {"type": "BertNormalizer", "clean_text": True})
-  text = _vocab_txt(source) if source.content else read_text(source.files["vocab.txt"])
+  text = (_vocab_txt(source.content["model"]["vocab"], source) if source.content else
+          read_text(source.files["vocab.txt"]))
   entries = text.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
   lowercase = _lowercase(source, entries)
   unk = source.settings.get("unk_token") or next((name for name in SPECIAL_NAMES["unk"] if name in entries), "[UNK]")
@@ -182,12 +191,11 @@ def _bert(source: Source) -> Built:
   return Built(library, _plain(WordPiece, {"vocab.txt": text}, lowercase, source))
 
 
-def _vocab_txt(source: Source) -> bytes:
+def _vocab_txt(vocab: dict[str, int], source: Source) -> bytes:
   """The entries of a WordPiece tokenizer.json, one a line."""
-  vocab = source.content["model"]["vocab"]
   if sorted(vocab.values()) != list(range(len(vocab))):
     raise source.refused("tokenizer.json has ids that are not 0, 1, 2, ...", fix="restore the file")
-  return "".join(f"{token}\n" for token in sorted(vocab, key=vocab.get)).encode("utf-8")
+  return "".join(f"{token}\n" for token in sorted(vocab, key=vocab.__getitem__)).encode("utf-8")
 
 
 def _lowercase(source: Source, entries: list[str]) -> bool:
@@ -219,16 +227,16 @@ def _byte_bpe(source: Source) -> Built:
   _expect(source, "pre_tokenizer", {"type": "ByteLevel", "use_regex": True})
   if source.content and source.content["normalizer"]:
     _expect(source, "normalizer", {"type": None})
-  files = _bpe_files(source) if source.content else {name: read_text(source.files[name]) for name in ByteBPE.file_names}
+  files = _bpe_files(source.content["model"]) if source.content else {
+    name: read_text(source.files[name]) for name in ByteBPE.file_names}
   lowercase, prefix_space = bool(source.lowercase), source.flag("add_prefix_space", False)
   library = ByteBPE.make_library(files, lowercase)
   library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
   return Built(library, _plain(ByteBPE, files, lowercase, source))
 
 
-def _bpe_files(source: Source) -> dict[str, bytes]:
+def _bpe_files(model: dict) -> dict[str, bytes]:
   """vocab.json and merges.txt from a tokenizer.json."""
-  model = source.content["model"]
   return {"vocab.json": json.dumps(model["vocab"], ensure_ascii=False).encode("utf-8"),
           "merges.txt": merges_text(model["merges"]).encode("utf-8")}
 
@@ -243,10 +251,8 @@ def _unigram(source: Source) -> Built:
                      if step["type"] == "Precompiled"), None)
     charsmap = base64.b64decode(charsmap) if charsmap else None
   elif is_albert:
-    from sentencepiece import sentencepiece_model_pb2 as protos
-
     with open(source.files["sentencepiece.model"], "rb") as file:
-      proto = protos.ModelProto.FromString(file.read())
+      proto = parse_model(file.read())
     vocab, charsmap = [(piece.piece, piece.score) for piece in proto.pieces], proto.normalizer_spec.precompiled_charsmap
     extra = tuple(AddedToken(piece.piece, normalized=False, special=piece.type == 3) for piece in proto.pieces
                   if piece.type in (3, 4))  # control symbols; what the model's maker has defined
@@ -261,7 +267,8 @@ def _unigram(source: Source) -> Built:
     lower = [normalizers.Lowercase()] if _lowercase(source, []) else []
     steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), *accents, *lower, *steps]
   library.normalizer = normalizers.Sequence(steps)
-  spaces = {"replacement": "▁", "prepend_scheme": "always" if source.flag("add_prefix_space", True) else "never"}
+  spaces: dict[str, Any] = {"replacement": "▁",
+                            "prepend_scheme": "always" if source.flag("add_prefix_space", True) else "never"}
   library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
                                                    pre_tokenizers.Metaspace(**spaces)])
   library.decoder = decoders.Metaspace(**spaces)
@@ -288,13 +295,13 @@ def _sentencepiece_bpe(source: Source) -> Tokenizer:
 
 
 def _as_it_stands(source: Source) -> Built:
-  content, plain = source.content, None
+  content, plain = source.content or {}, None
   kind = published_tokenizer.kind_of(content)
   if kind == "wordpiece":
     lowercase = (content["normalizer"] or {}).get("lowercase", False)
-    plain = _plain(WordPiece, {"vocab.txt": _vocab_txt(source)}, lowercase, source)
+    plain = _plain(WordPiece, {"vocab.txt": _vocab_txt(content["model"]["vocab"], source)}, lowercase, source)
   elif kind == "byte_bpe":
-    plain = _plain(ByteBPE, _bpe_files(source), bool(content["normalizer"]), source)
+    plain = _plain(ByteBPE, _bpe_files(content["model"]), bool(content["normalizer"]), source)
   return Built(tokenizers.Tokenizer.from_str(json.dumps(content)), plain, has_roles=not source.tokenizer_class)
 
 

@@ -68,9 +68,7 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
 
 def _with_exact_sums(model: bytes) -> bytes:
   """The model with its scores rounded to SCORE_UNIT."""
-  from sentencepiece import sentencepiece_model_pb2 as protos
-
-  proto = protos.ModelProto.FromString(model)
+  proto = kinds.parse_model(model)
   for piece in proto.pieces:
     piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
   return proto.SerializeToString()
@@ -84,11 +82,11 @@ def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed
   del seed  # nothing is drawn
   library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
   kinds.WordPiece.set_pipeline(library, lowercase)
-  texts = list(texts)
-  alphabet, inner = _alphabet(texts, library, room=vocab_size - len(kinds.WordPiece.special_tokens))
+  corpus = list(texts)
+  alphabet, inner = _alphabet(corpus, library, room=vocab_size - len(kinds.WordPiece.special_tokens))
   # The trainer numbers the "##c" pieces in the order of a randomly seeded hash table, which decides ties between
   # merges. Given as special tokens they have fixed numbers.
-  library.train_from_iterator(texts, trainers.WordPieceTrainer(
+  library.train_from_iterator(corpus, trainers.WordPieceTrainer(
     vocab_size=vocab_size, min_frequency=2, special_tokens=[*kinds.WordPiece.special_tokens, *inner],
     initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False))
   return {"vocab.txt": "".join(token + "\n" for token in _by_id(library)).encode("utf-8")}

@@ -52,8 +52,8 @@ class Work(NamedTuple):
     example = lax.div(item, self.heads)
     return example, lax.rem(item, self.heads), jnp.maximum(lengths_ref[example], 1)
 
-  def count(self):
-    """Items of this program."""
+  def own_items(self):
+    """How many items this program has."""
     return parts.count_own_items(self.batch * self.heads, self.programs)
 
   def slices(self, example, head, which: int, first_row, num_rows: int = ROWS_OF_TILE):
@@ -126,7 +126,7 @@ def _kernel(work: Work, *refs):
   @pl.when(group == 3)
   def _():
     plgpu.set_max_registers(REGISTERS["loads"], action="decrease")
-    steps, key_steps = lax.fori_loop(0, work.count(), functools.partial(_load, work, refs), none_yet)
+    steps, key_steps = lax.fori_loop(0, work.own_items(), functools.partial(_load, work, refs), none_yet)
     parts.wait_until_free(refs.query_free, range(work.stages), steps)
     for free in (refs.key_free, refs.value_free):
       parts.wait_until_free(free, range(work.key_stages), key_steps)
@@ -136,15 +136,15 @@ def _kernel(work: Work, *refs):
     plgpu.set_max_registers(REGISTERS["queries"], action="decrease")
     if work.rate:
       _hash_rows(work, refs, jnp.int32(0))
-    lax.fori_loop(0, work.count(), functools.partial(_add_up_queries, work, refs), none_yet)
+    lax.fori_loop(0, work.own_items(), functools.partial(_add_up_queries, work, refs), none_yet)
     if work.rate:
-      parts.wait_until_free(refs.row_seeds_free, range(2), work.count())
+      parts.wait_until_free(refs.row_seeds_free, range(2), work.own_items())
     plgpu.wait_smem_to_gmem(0)
 
   @pl.when(group < 2)
   def _():
     plgpu.set_max_registers(REGISTERS["keys"], action="increase")
-    steps, _ = lax.fori_loop(0, work.count(), functools.partial(_differentiate, work, refs), none_yet)
+    steps, _ = lax.fori_loop(0, work.own_items(), functools.partial(_differentiate, work, refs), none_yet)
     parts.wait_until_free(refs.d_scores_free, range(work.key_stages), steps)
     plgpu.wait_smem_to_gmem(0)
 
@@ -203,7 +203,7 @@ def _add_up_queries(work: Work, refs: Refs, index, steps):
   example, head, real = work.place(index, refs.lengths)
   key_blocks = pl.cdiv(real, KEYS)
   if work.rate:
-    pl.when(index + 1 < work.count())(lambda: _hash_rows(work, refs, index + 1))
+    pl.when(index + 1 < work.own_items())(lambda: _hash_rows(work, refs, index + 1))
 
   def query_block(keys_slot, key_block, block, step):
     slot = lax.rem(step, work.key_stages)

@@ -53,8 +53,8 @@ class Work(NamedTuple):
     return (example, lax.rem(head, self.heads), lax.rem(item, parts_of_head) * self.queries,
             jnp.maximum(lengths_ref[example], 1))
 
-  def count(self):
-    """Items of this program."""
+  def own_items(self):
+    """How many items this program has."""
     return parts.count_own_items(self.items, self.programs)
 
   def columns(self, head, which: int):
@@ -111,16 +111,16 @@ def _kernel(work: Work, *refs):
   @pl.when(lax.axis_index("warpgroup") == work.groups)
   def _():
     plgpu.set_max_registers(for_loads, action="decrease")
-    steps = lax.fori_loop(0, work.count(), functools.partial(_load, work, refs), jnp.int32(0))
+    steps = lax.fori_loop(0, work.own_items(), functools.partial(_load, work, refs), jnp.int32(0))
     for free in (refs.key_free, refs.value_free):
       parts.wait_until_free(free, range(work.stages), steps)
     for group in range(work.groups):
-      parts.wait_until_free(refs.query_free, range(group, 2 * work.groups, work.groups), work.count())
+      parts.wait_until_free(refs.query_free, range(group, 2 * work.groups, work.groups), work.own_items())
 
   @pl.when(lax.axis_index("warpgroup") < work.groups)
   def _():
     plgpu.set_max_registers((pool - for_loads) // work.groups // 8 * 8, action="increase")
-    lax.fori_loop(0, work.count(), functools.partial(_attend, work, refs), jnp.int32(0))
+    lax.fori_loop(0, work.own_items(), functools.partial(_attend, work, refs), jnp.int32(0))
     plgpu.wait_smem_to_gmem(0)
 
 

@@ -31,7 +31,7 @@ def fits(kernels: str, qkv_shape: tuple[int, ...]) -> bool:
   return kernels != "xla" and head_dim in (16, 32, 64, 128) and (length % 128 == 0 or (16 <= length <= 64 and is_power))
 
 
-def _blocks(table: dict[int, tuple[int, ...]], length: int) -> tuple[int, int, triton.CompilerParams]:
+def _blocks(table: dict[int, tuple[int, int, int, int]], length: int) -> tuple[int, int, triton.CompilerParams]:
   queries, keys, warps, stages = next(row for longest, row in table.items() if length <= longest)
   return min(queries, length), min(keys, length), triton.CompilerParams(num_warps=warps, num_stages=stages)
 

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -57,7 +58,7 @@ def budget() -> Budget:
   return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
 
 
-def own_tuning() -> dict[str, object]:
+def own_tuning() -> dict[str, Any]:
   """The fields of Tuning that the command names."""
   settings = [*[f"task.num_seeds={FLAGS.seeds}"] * (FLAGS.seeds is not None),
               *[f"task.max_train_examples={FLAGS.max_train_examples}"] * (FLAGS.max_train_examples is not None),

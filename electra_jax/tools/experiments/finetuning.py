@@ -68,8 +68,8 @@ def settings_of(task: str, settings: Sequence[str]) -> list[str]:
   >>> settings_of("rte", ["task.num_seeds=3", "rte:task.max_length=256", "cola:task.max_length=48"])
   ['task.num_seeds=3', 'task.max_length=256']
   """
-  split = [re.match(r"(?:(\w+):)?(.*)", setting) for setting in settings]
-  return [match[2] for match in split if match[1] in (None, task)]
+  split = re.compile(r"(?:(\w+):)?(.*)").match
+  return [match[2] for match in map(split, settings) if match and match[1] in (None, task)]
 
 
 def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: str) -> tuple[str, list[str]]:

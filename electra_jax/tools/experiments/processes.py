@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from electra_jax.errors import Interrupted, UserError
 
@@ -31,7 +31,7 @@ class Running:
     self.stopped = 0.0  # when all were asked to stop
 
   @contextlib.contextmanager
-  def place(self, size: int) -> Iterator[str]:
+  def place(self, size: int) -> Generator[str, None, None]:
     """Waits for `size` free places on one device, and takes them."""
     with self.changed:
       self.changed.wait_for(lambda: max(self.free) >= size)
@@ -86,7 +86,7 @@ class Running:
         _signal_group(process, signal.SIGKILL)
 
   @contextlib.contextmanager
-  def stop_all_on_signals(self) -> Iterator[None]:
+  def stop_all_on_signals(self) -> Generator[None, None, None]:
     """Passes Ctrl-C and SIGTERM on to every running process; starts no further ones."""
     def stop(number, frame):
       del number, frame

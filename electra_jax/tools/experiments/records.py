@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from electra_jax.errors import UserError
 from electra_jax.finetuning.results import write_json
@@ -23,7 +24,7 @@ def recorded(out: str) -> dict[str, dict]:
     return json.load(file)
 
 
-def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, object], command: str) -> None:
+def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], command: str) -> None:
   """Keeps what a table is run with; another budget in the same folder would compare two, other settings would not fit
   the models that tables share.
 
@@ -55,7 +56,7 @@ def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, object],
   write_json(os.path.join(out, FILE), before | {table.name: facts})
 
 
-def tuning_folder(tuning: Mapping[str, object]) -> str:
+def tuning_folder(tuning: Mapping[str, Any]) -> str:
   """Name of the folder of the sweeps that are made in this way: glue, and behind it whatever the command names.
 
   >>> tuning_folder({"settings": ["task.num_seeds=3"], "rates": ["1e-4", "2e-4"]})

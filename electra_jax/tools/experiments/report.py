@@ -93,10 +93,10 @@ def compare(of: Table, rows: Sequence[dict]) -> list[Difference]:
   for model in of.models[1:]:
     if first.name in by_name and model.name in by_name:
       a, b = by_name[model.name], by_name[first.name]
-      papers = [model.paper.get(metric), first.paper.get(metric)]
+      ours, other = model.paper.get(metric), first.paper.get(metric)
       found.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
                               math.hypot(*((one["spread"] or 0.0) / _pretrainings(one) ** 0.5 for one in (a, b))),
-                              None if None in papers else papers[0] - papers[1], _limit(a, b)))
+                              None if ours is None or other is None else ours - other, _limit(a, b)))
   return found
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -85,8 +85,9 @@ class Planned(NamedTuple):
 def tables(file: str = FILES[0], variant: str = "") -> dict[str, Table]:
   """Name -> table of configs/FILE.py, its recipes with a further variant."""
   module, found = recipes.load_file(recipes.find(file)), {}
-  for name, row in module.TABLES.items():
-    row = {"flops": getattr(module, "FLOPS", None), "fine_tuning": getattr(module, "FINE_TUNING", ()), **row}
+  for name, own in module.TABLES.items():
+    row: dict[str, Any] = {"flops": getattr(module, "FLOPS", None),
+                           "fine_tuning": getattr(module, "FINE_TUNING", ()), **own}
     metrics, equal = row.get("metrics", (AVERAGE,)), row.pop("equal", {})
     models = tuple(Model(label, f"{file}:{recipe}" + f",{variant}" * bool(variant), recipe.replace(",", ":"),
                          dict(zip(metrics, paper)), equal.get(label, "flops"))
@@ -156,7 +157,8 @@ def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[st
     config_lib.fit_dispatches(given)
     updates = given.train.steps_per_dispatch
     if kind == "flops":
-      steps = budget.steps or config_lib.whole_dispatches(flops.steps_within(config_lib.resolve(given), total), updates)
+      steps = budget.steps or config_lib.whole_dispatches(
+        flops.steps_within(config_lib.resolve(given), total or 0.0), updates)
     else:
       steps = rows[other].num_steps
     if kind == "seconds":
