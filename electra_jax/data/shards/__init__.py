@@ -6,7 +6,6 @@ first column alone. All shards of a split but the last have the same size, so an
 A directory appears complete or not at all.
 """
 
-import itertools
 import json
 import os
 import resource
@@ -86,66 +85,34 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
 def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, source: dict,
                   show_progress: bool) -> dict:
   """Writes the shards of both splits, or the rest of them, and returns the manifest."""
-  started = time.monotonic()
-  packing_job = preparation.make_job(config_data, tokenizer, seed)
-  writers, progress, chunks, skipped = _go_on(config_data, tokenizer, partial, job)
-  with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
-            disable=None if show_progress else True, mininterval=0.5, initial=_total(progress, "text_bytes")) as bar:
-    tokens_before = _total(progress, "tokens")
-    for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
-      progress.add(packed)
-      num_shards = len(writers[packed.split].files)
-      writers[packed.split].add(packed.rows)
-      if len(writers[packed.split].files) > num_shards:
-        journal.save(partial, progress, writers, progress.seconds + time.monotonic() - started)
-      speed = (_total(progress, "tokens") - tokens_before) / max(time.monotonic() - started, 1e-9)
-      bar.set_postfix_str(f"{_total(progress, 'documents'):,} documents, {speed:,.0f} tokens/s", refresh=False)
-      bar.update(packed.counts["text_bytes"])
-  counts = progress.counts
-  if not counts["train"]["examples"]:
-    raise UserError("The corpus is too small for a single training example",
-                    got=f"{config_data.path}: {counts['train']['documents']} documents without a token",
-                    allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
-  lengths = {split: progress.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
-  splits = {split: writer.finish() for split, writer in writers.items()}
-  return manifest_lib.make(config_data, tokenizer, seed, splits, counts, lengths, skipped,
-                           progress.seconds + time.monotonic() - started, progress.unknown_words,
-                           source | {"checksum": f"{progress.checksum:016x}"})
-
-
-def _total(progress: journal.Progress, name: str) -> int:
-  return sum(progress.counts[split][name] for split in SPLITS)
-
-
-def _go_on(config_data, tokenizer, partial: str, job: dict):
-  """(writers, progress, the chunks that are still to be packed, counts of skipped records), from the journal if any."""
+  skipped, packing_job = Counter(), preparation.make_job(config_data, tokenizer, seed)
   dtype = manifest_lib.row_dtype(tokenizer.vocab_size, config_data.sequence_length)
-  writers = {split: writing.SplitWriter(os.path.join(partial, split), config_data.shard_examples, dtype)
-             for split in SPLITS}
-  if progress := journal.restore(partial, writers):
-    chunks, skipped = _read_chunks(config_data)
-    checksum = 0
-    for chunk in itertools.islice(chunks, progress.num_chunks):
-      checksum = journal.join_checksums(checksum, preparation.text_checksum(chunk))
-    if checksum == progress.checksum:
-      number = sum(len(writer.files) for writer in writers.values())
-      print(f"Going on behind {number} finished shards of a preparation that was ended early.", flush=True)
-      return writers, progress, chunks, skipped
-    print("The corpus has changed since a preparation that was ended early: starting anew.", flush=True)
-  with writing.disk_errors(partial):
-    shutil.rmtree(partial)
-    os.mkdir(partial)
-  journal.begin(partial, job)
-  writers = {split: writing.SplitWriter(writer.folder, config_data.shard_examples, dtype)
-             for split, writer in writers.items()}
-  return writers, journal.Progress(), *_read_chunks(config_data)
 
+  def read_chunks() -> Iterator[preparation.Chunk]:
+    skipped.clear()
+    corpus = documents.read_corpus(config_data, skipped)
+    return preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
+                                   for_nsp=config_data.format in NSP_FORMATS)
 
-def _read_chunks(config_data) -> tuple[Iterator[preparation.Chunk], Counter]:
-  skipped = Counter()
-  corpus = documents.read_corpus(config_data, skipped)
-  return preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
-                                 for_nsp=config_data.format in NSP_FORMATS), skipped
+  log = journal.Journal(partial, job, config_data.shard_examples, dtype)
+  chunks = log.skip_done(read_chunks)
+  before = log.total("tokens")
+  with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
+            disable=None if show_progress else True, mininterval=0.5, initial=log.total("text_bytes")) as bar:
+    for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
+      log.write(packed)
+      speed = (log.total("tokens") - before) / max(time.monotonic() - log.started, 1e-9)
+      bar.set_postfix_str(f"{log.total('documents'):,} documents, {speed:,.0f} tokens/s", refresh=False)
+      bar.update(packed.counts["text_bytes"])
+  done = log.progress
+  if not done.counts["train"]["examples"]:
+    raise UserError("The corpus is too small for a single training example",
+                    got=f"{config_data.path}: {done.counts['train']['documents']} documents without a token",
+                    allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
+  lengths = {split: done.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
+  splits = {split: writer.finish() for split, writer in log.writers.items()}
+  return manifest_lib.make(config_data, tokenizer, seed, splits, done.counts, lengths, skipped, log.seconds(),
+                           done.unknown_words, source | {"checksum": f"{done.checksum:016x}"})
 
 
 # ---- reading ----

@@ -7,11 +7,14 @@ complete, so nothing in the result tells that there was a kill.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,14 +71,6 @@ def describe(config_data, tokenizer, seed: int) -> dict:
   return job | {"seed": seed, "tokenizer": tokenizer.fingerprint, "chunks": chunks, "version": VERSION}
 
 
-def begin(partial: str, job: dict) -> None:
-  """Opens the journal of a new, empty set."""
-  folder = os.path.join(partial, FOLDER)
-  with writing.disk_errors(folder):
-    os.mkdir(folder)
-    _write_json(os.path.join(folder, JOB), job)
-
-
 def is_of(partial: str, job: dict) -> bool:
   """Whether an unfinished set is of this job and has a finished shard."""
   return os.path.exists(_state_path(partial)) and _read_json(os.path.join(partial, FOLDER, JOB)) == job
@@ -86,43 +81,94 @@ def has_finished_shard(partial: str) -> bool:
   return os.path.exists(_state_path(partial))
 
 
-def save(partial: str, progress: Progress, writers: dict[str, writing.SplitWriter], seconds: float) -> None:
-  """Notes what is finished, atomically. Called after a shard has reached the disk."""
-  folder = os.path.join(partial, FOLDER)
-  name = f"waiting-{progress.num_chunks}.npz"
-  state = {"num_chunks": progress.num_chunks, "checksum": progress.checksum, "seconds": seconds, "waiting": name,
-           "counts": progress.counts, "unknown_words": progress.unknown_words,
-           "lengths": {split: n.tolist() for split, n in progress.lengths.items()},
-           "files": {split: writer.files for split, writer in writers.items()}}
-  with writing.disk_errors(folder):
-    rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in writers.items()}
-    np.savez(os.path.join(folder, name), **rows)
-    _write_json(_state_path(partial), state)
-    for other in os.listdir(folder):
-      if other.startswith("waiting-") and other != name:
-        os.remove(os.path.join(folder, other))
+class Journal:
+  """Writes packed chunks, and notes after each finished shard what is done.
 
+  Attributes:
+    writers: split -> SplitWriter.
+    progress: what has been written, by earlier runs too.
+    started: of this run, by time.monotonic.
+  """
 
-def restore(partial: str, writers: dict[str, writing.SplitWriter]) -> Progress | None:
-  """Puts the writers behind the finished shards of a set; None if there are none, or they are not as noted."""
-  state = _read_json(_state_path(partial))
-  if state is None:
-    return None
-  try:
-    for split in SPLITS:
-      for file in state["files"][split]:
-        if os.path.getsize(os.path.join(partial, file["file"])) != file["bytes"]:
-          return None
-    with np.load(os.path.join(partial, FOLDER, state["waiting"])) as waiting:
-      rows = {split: waiting[split] for split in SPLITS}
-  except (OSError, ValueError, zipfile.BadZipFile):
-    return None
-  for split, writer in writers.items():
-    writer.restore(state["files"][split], rows[split])
-  return Progress(state["num_chunks"], state["checksum"], state["seconds"],
-                  {split: Counter(counts) for split, counts in state["counts"].items()},
-                  {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()},
-                  Counter(state["unknown_words"]))
+  def __init__(self, partial: str, job: dict, shard_examples: int, dtype: np.dtype):
+    self._partial, self._job, self.started, self.progress = partial, job, time.monotonic(), Progress()
+    self._new_writers = lambda: {
+      split: writing.SplitWriter(os.path.join(partial, split), shard_examples, dtype) for split in SPLITS}
+    self.writers = self._new_writers()
+
+  def skip_done(self, read_chunks: Callable[[], Iterator[preparation.Chunk]]) -> Iterator[preparation.Chunk]:
+    """The chunks behind those that an earlier run has written; all where there was none, or of another text."""
+    if self._restore():
+      chunks, checksum = read_chunks(), 0
+      for chunk in itertools.islice(chunks, self.progress.num_chunks):
+        checksum = join_checksums(checksum, preparation.text_checksum(chunk))
+      if checksum == self.progress.checksum:
+        number = sum(len(writer.files) for writer in self.writers.values())
+        print(f"Going on behind {number} finished shards of a preparation that was ended early.", flush=True)
+        return chunks
+      print("The corpus has changed since a preparation that was ended early: starting anew.", flush=True)
+    folder, self.progress = os.path.join(self._partial, FOLDER), Progress()
+    with writing.disk_errors(folder):
+      shutil.rmtree(self._partial)
+      os.makedirs(folder)
+      _write_json(os.path.join(folder, JOB), self._job)
+    self.writers = self._new_writers()
+    return read_chunks()
+
+  def write(self, packed: preparation.Packed) -> None:
+    """Counts a chunk and writes its rows."""
+    self.progress.add(packed)
+    writer = self.writers[packed.split]
+    num_shards = len(writer.files)
+    writer.add(packed.rows)
+    if len(writer.files) > num_shards:
+      self._save()
+
+  def total(self, name: str) -> int:
+    """A count of both splits."""
+    return sum(self.progress.counts[split][name] for split in SPLITS)
+
+  def seconds(self) -> float:
+    """That this run and earlier ones took."""
+    return self.progress.seconds + time.monotonic() - self.started
+
+  def _save(self) -> None:
+    """Notes what is finished, atomically, after a shard has reached the disk."""
+    folder, done = os.path.join(self._partial, FOLDER), self.progress
+    name = f"waiting-{done.num_chunks}.npz"
+    state = {"num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(), "waiting": name,
+             "counts": done.counts, "unknown_words": done.unknown_words,
+             "lengths": {split: n.tolist() for split, n in done.lengths.items()},
+             "files": {split: writer.files for split, writer in self.writers.items()}}
+    rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in self.writers.items()}
+    with writing.disk_errors(folder):
+      np.savez(os.path.join(folder, name), **rows)
+      _write_json(_state_path(self._partial), state)
+      for other in os.listdir(folder):
+        if other.startswith("waiting-") and other != name:
+          os.remove(os.path.join(folder, other))
+
+  def _restore(self) -> bool:
+    """Puts the writers behind the finished shards; False if there are none, or they are not as noted."""
+    state = _read_json(_state_path(self._partial))
+    if state is None:
+      return False
+    try:
+      for split in SPLITS:
+        for file in state["files"][split]:
+          if os.path.getsize(os.path.join(self._partial, file["file"])) != file["bytes"]:
+            return False
+      with np.load(os.path.join(self._partial, FOLDER, state["waiting"])) as waiting:
+        rows = {split: waiting[split] for split in SPLITS}
+    except (OSError, ValueError, zipfile.BadZipFile):
+      return False
+    for split, writer in self.writers.items():
+      writer.restore(state["files"][split], rows[split])
+    self.progress = Progress(state["num_chunks"], state["checksum"], state["seconds"],
+                             {split: Counter(counts) for split, counts in state["counts"].items()},
+                             {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()},
+                             Counter(state["unknown_words"]))
+    return True
 
 
 def remove(partial: str) -> None:
