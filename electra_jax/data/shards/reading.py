@@ -1,0 +1,211 @@
+"""Random access to packed examples: memory-mapped shards, each block checked when it is first read."""
+
+import os
+import resource
+import threading
+import zlib
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from electra_jax.data.examples import NO_NSP
+from electra_jax.data.shards import manifest as manifest_lib
+from electra_jax.data.shards import preparation, writing
+from electra_jax.data.shards.manifest import REBUILD, read_manifest
+from electra_jax.data.shards.writing import MANIFEST
+from electra_jax.errors import UserError
+
+READ_BYTES = 1 << 20  # of a shard at once, for its checksum
+
+
+def open_shards(directory: str, split: str, config_data=None, tokenizer=None) -> "ShardedExamples":
+  """Opens one split ("train" or "heldout") for random access; checks that it fits config and tokenizer, if given.
+
+  File sizes are checked at once, the checksum of each block of a file when it is first read from.
+
+  Raises:
+    UserError: missing, damaged or truncated shards, or shards that were made for another config or tokenizer.
+  """
+  manifest = read_manifest(directory)
+  if config_data is not None:
+    manifest_lib.check_packing(manifest["packing"], config_data, directory)
+  if tokenizer is not None and manifest["tokenizer"]["fingerprint"] != tokenizer.fingerprint:
+    raise UserError("The shards were made with another tokenizer",
+                    got=f"fingerprint {tokenizer.fingerprint[:12]} of the tokenizer, "
+                        f"{manifest['tokenizer']['fingerprint'][:12]} in {os.path.join(directory, MANIFEST)}",
+                    allowed="the tokenizer that the shards were made with",
+                    fix=f"set --config.data.tokenizer.path to it, or {REBUILD}")
+  return ShardedExamples(directory, manifest, split)
+
+
+class ShardedExamples:
+  """Random access to the examples of one split; safe to use from several threads.
+
+  Attributes:
+    sequence_length: tokens per row.
+    pad_id: what fills a row behind its tokens.
+    has_nsp_labels: whether the examples are pairs for next sentence prediction.
+  """
+
+  def __init__(self, directory: str, manifest: dict, split: str):
+    self.sequence_length: int = manifest["packing"]["sequence_length"]
+    self.pad_id: int = manifest["tokenizer"]["pad_id"]
+    self._columns = manifest_lib.VERSIONS[manifest["version"]]
+    self.has_nsp_labels: bool = self._columns == preparation.NSP_HEADER_COLUMNS
+    self._special_ids = manifest["tokenizer"]["special_ids"]
+    self._length: int = manifest["splits"][split]["examples"]
+    self._shard_examples: int = manifest["shard_examples"]
+    self._dtype = manifest_lib.row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
+    self._shards: list[dict] = [dict(shard, path=os.path.join(directory, shard["file"]))
+                    for shard in manifest["splits"][split]["shards"]]
+    self._lengths = manifest["splits"][split].get("lengths")
+    if self._lengths:
+      self._lengths = dict(self._lengths, path=os.path.join(directory, self._lengths["file"]))
+    self._rows: list[np.ndarray | None] = [None] * len(self._shards)
+    self._lock = threading.Lock()
+    self._start_checks()
+    for shard in self._shards:
+      _check_size(shard)
+    _allow_open_files(len(self._shards))
+
+  def _start_checks(self) -> None:
+    """Which blocks of which shard are known to be sound: none, or, without checksums of blocks, not even asked."""
+    row_bytes = (self._columns + self.sequence_length) * np.dtype(self._dtype).itemsize
+    self._row_bytes = row_bytes
+    self._headers = np.array([shard["bytes"] - shard["examples"] * row_bytes for shard in self._shards], np.int64)
+    counts = [-(-shard["bytes"] // writing.CHECK_BYTES) for shard in self._shards]
+    self._has_blocks = row_bytes < writing.CHECK_BYTES and all(
+      len(shard["block_crc32"]) == count for shard, count in zip(self._shards, counts))
+    self._blocks_per_shard = max(counts, default=0)
+    self._is_sound = np.full(len(self._shards) * self._blocks_per_shard, not self._has_blocks)
+
+  def _check_rows(self, shard_of: np.ndarray, row_of: np.ndarray) -> None:
+    start = self._headers[shard_of] + row_of * self._row_bytes
+    blocks = np.concatenate([start, start + self._row_bytes - 1]) // writing.CHECK_BYTES
+    blocks += np.tile(shard_of * self._blocks_per_shard, 2)
+    for block in np.unique(blocks[~self._is_sound[blocks]]).tolist():
+      self._check_block(*divmod(block, self._blocks_per_shard))
+
+  def _check_block(self, number: int, block: int) -> None:
+    shard = self._shards[number]
+    try:
+      with open(shard["path"], "rb") as file:
+        file.seek(block * writing.CHECK_BYTES)
+        crc = zlib.crc32(file.read(writing.CHECK_BYTES))
+    except OSError as error:
+      raise _damaged(shard, error.strerror) from error
+    if crc != shard["block_crc32"][block]:
+      raise _damaged(shard, f"CRC-32 {crc:08x} of block {block}, {MANIFEST} says {shard['block_crc32'][block]:08x}")
+    self._is_sound[number * self._blocks_per_shard + block] = True
+
+  def __len__(self) -> int:
+    return self._length
+
+  def read(self, example_ids: Int64[np.ndarray, "batch"]) -> tuple[
+      Int32[np.ndarray, "batch length"], Int32[np.ndarray, "batch"], Int32[np.ndarray, "batch"]]:
+    """(input_ids, num_tokens, second_segment_start) of examples, in the order asked for.
+
+    Raises:
+      IndexError: an id is negative or not below len(self).
+      UserError: a part of a shard that is touched for the first time is damaged.
+    """
+    rows = self._read_rows(example_ids, slice(None))
+    header = rows[:, :self._columns].astype(np.int32)
+    return rows[:, self._columns:].astype(np.int32), header[:, 0], header[:, 1]
+
+  def nsp_labels(self, example_ids: Int64[np.ndarray, "batch"]) -> Int32[np.ndarray, "batch"]:
+    """0 where segment B follows A in the text, 1 where it is another document's; -1 for formats without NSP.
+
+    Raises:
+      IndexError, UserError: as `read`.
+    """
+    if not self.has_nsp_labels:
+      return np.full(len(example_ids), NO_NSP, np.int32)
+    return self._read_rows(example_ids, slice(2, 3))[:, 0].astype(np.int32)
+
+  def lengths(self) -> Integer[np.ndarray, "examples"]:
+    """num_tokens of every example, in order of ids; a view of the file, not a copy.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if self._lengths:
+      _check_size(self._lengths)
+      _check_crc(self._lengths)
+      return np.asarray(np.load(self._lengths["path"], mmap_mode="r" if self._length else None))
+    columns = [self._shard(number)[:, 0] for number in range(len(self._shards))]  # shards from before that file
+    return np.concatenate(columns).astype(np.int32) if columns else np.zeros(0, np.int32)
+
+  def _read_rows(self, example_ids: np.ndarray, columns: slice) -> np.ndarray:
+    if len(example_ids) and not 0 <= example_ids.min() <= example_ids.max() < self._length:
+      raise IndexError(f"example ids must lie in [0, {self._length})")
+    width = len(range(self._columns + self.sequence_length)[columns])
+    rows = np.empty((len(example_ids), width), self._dtype)
+    shard_of, row_of = np.divmod(example_ids, self._shard_examples)
+    if self._has_blocks and len(example_ids):
+      self._check_rows(shard_of, row_of)
+    by_shard = np.argsort(shard_of, kind="stable")
+    starts = np.flatnonzero(np.diff(shard_of[by_shard], prepend=-1))
+    for group in np.split(by_shard, starts[1:]) if len(by_shard) else ():
+      rows[group] = self._shard(int(shard_of[group[0]]))[row_of[group], columns]
+    return rows
+
+  def token_counts(self, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
+    """How often each id stands at a position that is neither special nor padding."""
+    counts = np.zeros(vocab_size, np.int64)
+    for number in range(len(self._shards)):
+      if self._has_blocks:
+        _check_crc(self._shards[number])
+      ids = self._shard(number)[:, self._columns:]
+      counts += np.bincount(ids.ravel(), minlength=vocab_size)
+    counts[self._special_ids] = 0
+    return counts
+
+  def _shard(self, number: int) -> np.ndarray:
+    rows = self._rows[number]
+    if rows is None:
+      with self._lock:
+        rows = self._rows[number]
+        if rows is None:
+          if self._has_blocks:
+            self._check_block(number, 0)  # the header
+          else:
+            _check_crc(self._shards[number])
+          # A plain array over the map: memmap's own indexing is several times slower.
+          rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
+    return rows
+
+
+def _check_size(shard: dict) -> None:
+  try:
+    size = os.path.getsize(shard["path"])
+  except OSError as error:
+    raise _damaged(shard, error.strerror) from error
+  if size != shard["bytes"]:
+    raise _damaged(shard, f"{size:,} bytes, {MANIFEST} says {shard['bytes']:,}")
+
+
+def _check_crc(shard: dict) -> None:
+  crc = 0
+  try:
+    with open(shard["path"], "rb") as file:
+      while data := file.read(READ_BYTES):
+        crc = zlib.crc32(data, crc)
+  except OSError as error:
+    raise _damaged(shard, error.strerror) from error
+  if crc != shard["crc32"]:
+    raise _damaged(shard, f"CRC-32 {crc:08x}, {MANIFEST} says {shard['crc32']:08x}")
+
+
+def _damaged(shard: dict, got: object) -> UserError:
+  return UserError("A shard is damaged", got=f"{shard['path']}: {got}", allowed=f"the file that {MANIFEST} describes",
+                   fix=f"copy the folder again, check its disk, or {REBUILD}")
+
+
+def _allow_open_files(number: int) -> None:
+  """Raises the soft limit of open files where many shards need it: each memory map holds one."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  needed = number + 512  # the rest of the program opens files too
+  if soft != resource.RLIM_INFINITY and soft < needed:
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
