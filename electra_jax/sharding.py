@@ -126,6 +126,17 @@ def batch_axes(mesh, num_examples: int) -> tuple[str, ...]:
   return axes if num_examples % math.prod(mesh.shape[axis] for axis in axes) == 0 else ()
 
 
+def axis_size(logical_axis: str) -> int:
+  """Devices of the current mesh that share a logical axis of RULES; 1 without a mesh."""
+  return jax.sharding.get_abstract_mesh().shape.get(RULES[logical_axis], 1)
+
+
+def platform() -> str:
+  """cpu | gpu | tpu: of the current mesh's devices, which need not be here; without a mesh, of those that are."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device is not None else jax.default_backend()
+
+
 def keeps_parameters_whole() -> bool:
   """Whether each device of the current mesh holds every parameter, as without a mesh."""
   mesh = jax.sharding.get_abstract_mesh()

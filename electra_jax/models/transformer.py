@@ -41,7 +41,7 @@ class TransformerConfig:
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
   position_init: str = "normal"  # how the position table starts: a row of embeddings.POSITION_INITS
   remat: str = "none"  # a row of remat.POLICIES, or none
-  kernels: str = "auto"  # auto | xla | triton | mosaic | interpret, see gpu_rows.choose
+  kernels: str = "auto"  # auto | xla | triton | mosaic | pallas | interpret, see triton_rows.choose
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
   pooler: str = "none"  # layer between that and a fine-tuning head's outputs: none | tanh | gelu
@@ -74,7 +74,7 @@ class TransformerConfig:
     return fused.bias_gelu(product, bias, self.hidden_act, self.implementation(), axis)
 
   def implementation(self) -> str:
-    """Which code computes attention and the gradients of the norms: xla | triton | mosaic | interpret."""
+    """Which code computes attention and the gradients of the norms: xla | triton | mosaic | pallas | interpret."""
     return triton_rows.choose(self.kernels, self.dtype)
 
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 
 from electra_jax import sharding
 from electra_jax.models import attention, dropout, fused
-from electra_jax.models.kernels import mosaic_attention, triton_attention, triton_rows
+from electra_jax.models.kernels import mosaic_attention, tpu_attention, triton_attention, triton_rows
 
 SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
 
@@ -100,6 +100,17 @@ def test_hopper_kernels_equal_plain_attention(length, rate):
   check_equal(ours, both("xla", arguments))
 
 
+@pytest.mark.parametrize("length, rate", ((128, 0.25), (256, 0.0), (256, 0.25)))
+def test_tpu_kernels_equal_plain_attention(length, rate):
+  """The second example ends within the first block of keys; four heads are two programs."""
+  arguments, mask = attention_inputs(length, heads=4, head_dim=64)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def both(kernels, arguments):
+    return gradients(lambda *a: attention.attention(*a, mask, SEEDS, rate, kernels), arguments)
+  check_equal(both("interpret_pallas", arguments), both("xla", arguments))
+
+
 @pytest.mark.parametrize("kernels", ("xla", "interpret"))
 def test_a_row_without_tokens_has_no_nan(kernels):
   arguments, mask = attention_inputs(32)
@@ -126,6 +137,19 @@ def test_every_device_drops_what_one_device_would(batch):
   with jax.set_mesh(mesh):
     ours = jax.jit(functools.partial(all_of, "interpret"))()
   check_equal(ours, all_of("xla"))
+
+
+def test_every_tpu_drops_what_one_would():
+  arguments, mask = attention_inputs(128, heads=4, head_dim=64)
+  arguments, mask = (jnp.concatenate([arguments[0], arguments[0] + 1]), arguments[1]), jnp.concatenate([mask, mask])
+
+  def both(kernels):
+    return gradients(lambda *a: attention.attention(*a, mask, SEEDS, 0.25, kernels), arguments)
+
+  mesh = jax.make_mesh((2, 2, 2), sharding.MESH_AXES, axis_types=(AxisType.Auto,) * 3)
+  with jax.set_mesh(mesh):
+    ours = jax.jit(functools.partial(both, "interpret_pallas"))()
+  check_equal(ours, jax.jit(functools.partial(both, "xla"))())
 
 
 def test_dropout_keeps_its_share_and_its_expectation():
@@ -207,6 +231,24 @@ def test_attention_kernels_lower_for_a_gpu(length, kernels):
   assert text.count("@mosaic_gpu") == (2 if kernels == "mosaic" else 0)
 
 
+@pytest.mark.parametrize("length, heads, head_dim, dtype, tensor, fits", (
+  (128, 2, 64, "bfloat16", 1, True), (512, 12, 64, "bfloat16", 2, True), (512, 12, 64, "bfloat16", 4, False),
+  (512, 1, 64, "bfloat16", 1, False), (512, 2, 128, "bfloat16", 1, False), (64, 2, 64, "bfloat16", 1, False),
+  (1024, 2, 64, "bfloat16", 1, False), (512, 2, 64, "float32", 1, False)))
+def test_what_the_tpu_kernels_take(length, heads, head_dim, dtype, tensor, fits):
+  shape = (1, length, heads, 3, head_dim)
+  assert tpu_attention.fits("pallas", shape, jnp.dtype(dtype), tensor) is fits
+  assert not tpu_attention.fits("xla", shape, jnp.dtype(dtype), tensor)
+
+
+def test_tpu_kernels_lower_for_a_tpu():
+  """The programs are built here, without a TPU; what the kernels do not take is the compiler's."""
+  for length, count in ((512, 2), (64, 0)):
+    arguments, mask = attention_inputs(length, head_dim=64, dtype=jnp.bfloat16)
+    text = lowered(lambda *a, mask=mask: attention.attention(*a, mask, SEEDS, 0.1, "pallas"), arguments, "tpu")
+    assert text.count("@tpu_custom_call") == count
+
+
 @pytest.mark.parametrize("length, head_dim, dtype, fits", ((128, 64, "bfloat16", True), (512, 64, "bfloat16", True),
                                                            (512, 128, "bfloat16", False), (64, 64, "bfloat16", False),
                                                            (1024, 64, "bfloat16", False), (512, 64, "float32", False)))
@@ -225,9 +267,9 @@ def test_row_kernels_lower_for_a_gpu():
     assert "activation_gradients" in text
 
 
-def lowered(function, arguments) -> str:
+def lowered(function, arguments, platform="cuda") -> str:
   traced = jax.jit(lambda *a: gradients(function, a)).trace(*arguments)
-  return traced.lower(lowering_platforms=("cuda",)).as_text()
+  return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize("kernels", ["xla", "interpret"])

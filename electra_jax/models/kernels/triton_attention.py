@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from electra_jax.models import dropout
+from electra_jax.models.kernels.triton_rows import GPU
 
 LOG2_E = math.log2(math.e)  # exp2 is the instruction that the hardware has
 HIDDEN_SCORE = -1e30  # of keys that are padding; finite, so that no row is NaN
@@ -28,7 +29,7 @@ def fits(kernels: str, qkv_shape: tuple[int, ...]) -> bool:
   """Whether the kernels take [batch, length, heads, 3, head_dim]: the sizes are whole blocks."""
   _, length, _, _, head_dim = qkv_shape
   is_power = length & (length - 1) == 0
-  return kernels != "xla" and head_dim in (16, 32, 64, 128) and (length % 128 == 0 or (16 <= length <= 64 and is_power))
+  return kernels in GPU and head_dim in (16, 32, 64, 128) and (length % 128 == 0 or (16 <= length <= 64 and is_power))
 
 
 def _blocks(table: dict[int, tuple[int, int, int, int]], length: int) -> tuple[int, int, triton.CompilerParams]:

@@ -13,29 +13,33 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from electra_jax import sharding
 from electra_jax.models import dropout
 
 PROGRAMS = 1024  # strips of rows, at most: several for each of a GPU's 132 multiprocessors
 COLUMNS = 256  # of 16 bits each: one load of 16 bytes by each thread of a warp, so a row's sums stay within its warp
 TILE = 4096  # elements of as many whole rows as a program holds at a time, up to 32 for each of its threads
+GPU = ("triton", "mosaic", "interpret", "interpret_mosaic")  # of the backends, those whose kernels these are
 WARPS = triton.CompilerParams(num_warps=4, num_stages=2)
 SPREAD = (16, 256)  # rows and columns of a tile of an activation, which has no sums along the row
 GRADIENT_SPREAD = (8, 256)  # of its gradient
 
 
 def choose(kernels: str, dtype) -> str:
-  """`auto` becomes mosaic on a Hopper GPU (H100, H200) with 16-bit activations, triton on other GPUs, and xla, the
-  compiler's own code, everywhere else. Mosaic is for attention alone: the kernels here are Triton's in both cases."""
+  """`auto` becomes, with 16-bit activations, pallas on a TPU, mosaic on a Hopper GPU (H100, H200) and triton on other
+  GPUs, and xla, the compiler's own code, everywhere else. Pallas and mosaic are for attention alone: the kernels here
+  are Triton's on all GPUs, and TPUs have none of them."""
   if kernels != "auto":
     return kernels
-  if jax.default_backend() != "gpu" or jnp.dtype(dtype).itemsize != 2:
-    return "xla"
+  platform = sharding.platform() if jnp.dtype(dtype).itemsize == 2 else "cpu"
+  if platform != "gpu":
+    return "pallas" if platform == "tpu" else "xla"
   return "mosaic" if jax.devices()[0].compute_capability == "9.0" else "triton"
 
 
 def fits(kernels: str, shape: tuple[int, ...]) -> bool:
   """Whether a kernel takes [batch, length, features]: whole tiles of 16 rows and of 128 features."""
-  return kernels != "xla" and len(shape) == 3 and shape[1] % 16 == 0 and shape[2] % 128 == 0
+  return kernels in GPU and len(shape) == 3 and shape[1] % 16 == 0 and shape[2] % 128 == 0
 
 
 def strips(num_rows: int) -> int:
