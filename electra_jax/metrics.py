@@ -55,8 +55,11 @@ def summarise(totals: Pairs) -> dict[str, float]:
   discriminator of ELECTRA's footnote 7). A precision is 0 there: nothing was marked.
 
   A pair named `*/auc` holds two histograms over ascending score bins, of the positive and of the negative examples;
-  its value is the area under the ROC curve, `auc`.
+  its value is the area under the ROC curve, `auc`. `*/constant_loss` comes with it: the cross-entropy, in nats, of the
+  best answer that is the same everywhere.
 
+  >>> summarise({"rtd/auc": ([0, 1], [3, 0])})
+  {'rtd/auc': 1.0, 'rtd/constant_loss': 0.5623351446188083}
   >>> summarise({"mlm/loss": (0.0, 2.0), "rtd/precision": (0.0, 0.0), "rtd/recall": (0.0, 0.0)})
   {'mlm/loss': 0.0, 'mlm/perplexity': 1.0, 'rtd/precision': 0.0}
   """
@@ -64,7 +67,9 @@ def summarise(totals: Pairs) -> dict[str, float]:
   for name, (total, weight) in totals.items():
     if name.endswith("/auc"):
       if not math.isnan(area := auc(total, weight)):
-        values[name] = area
+        share = float(np.sum(total) / (np.sum(total) + np.sum(weight)))
+        values |= {name: area, f"{name.removesuffix('auc')}constant_loss":
+                   -share * math.log(share) - (1 - share) * math.log1p(-share)}
       continue
     if not weight and not name.endswith("/precision"):
       continue

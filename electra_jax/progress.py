@@ -305,26 +305,31 @@ def describe_evaluation(values: Mapping[str, float]) -> str:
   """Held-out values in one line, by network; what the loss says too (perplexity) or hides the rest (the sum) is left
   out, and so is the accuracy of a detection, which is high where nothing is marked.
 
-  >>> describe_evaluation({"loss": 21.1, "mlm/accuracy": 0.124, "mlm/loss": 5.23, "mlm/perplexity": 187.0,
-  ...                      "rtd/loss": 0.3, "rtd/accuracy": 0.9, "rtd/precision": 0.0, "rtd/recall": 0.0,
-  ...                      "rtd/auc": 0.584, "eval/unigram_entropy": 6.07})
-  'MLM loss 5.230 (unigram entropy 6.070), accuracy 12.4 %; RTD loss 0.300, AUC 0.584, nothing replaced was marked'
+  >>> line = describe_evaluation({
+  ...   "loss": 21.1, "mlm/loss": 5.23, "mlm/perplexity": 187.0, "mlm/accuracy": 0.124, "eval/unigram_entropy": 6.07,
+  ...   "rtd/loss": 0.3, "rtd/constant_loss": 0.41, "rtd/accuracy": 0.9, "rtd/precision": 0.0, "rtd/recall": 0.0,
+  ...   "rtd/auc": 0.584})
+  >>> print(line.replace("; ", ";\\n"))
+  MLM loss 5.230 (unigram entropy 6.070), accuracy 12.4 %;
+  RTD loss 0.300 (constant answer 0.410), AUC 0.584, nothing replaced was marked
   """
   networks: dict[str, list[str]] = {}
   for name, value in sorted(values.items(), key=lambda item: not item[0].endswith("/loss")):  # losses first
     network, _, metric = name.partition("/")
-    if not metric or network == "eval" or metric == "perplexity" or name in ("rtd/accuracy", *MARKS):
+    if not metric or network == "eval" or name in ("mlm/perplexity", "rtd/accuracy", "rtd/constant_loss", *MARKS):
       continue
     shown = f"{100 * value:.1f} %" if metric == "accuracy" and math.isfinite(value) else _number(value)
     networks.setdefault(network, []).append(f"{'AUC' if metric == 'auc' else metric.replace('_', ' ')} {shown}")
-  if "mlm" in networks and "eval/unigram_entropy" in values:
-    networks["mlm"][0] += f" (unigram entropy {values['eval/unigram_entropy']:.3f})"
+  for network, (what, baseline) in BASELINES.items():
+    if network in networks and baseline in values:
+      networks[network][0] += f" ({what} {values[baseline]:.3f})"
   if "rtd/recall" in values:
     networks["rtd"].append(describe_marks(values))
   return "; ".join(f"{NETWORKS.get(network, network.replace('_', ' '))} {', '.join(parts)}"
                    for network, parts in networks.items())
 
 
+BASELINES = {"mlm": ("unigram entropy", "eval/unigram_entropy"), "rtd": ("constant answer", "rtd/constant_loss")}
 NETWORKS = {"mlm": "MLM", "rtd": "RTD", "nsp": "NSP"}
 MARKS = ("rtd/precision", "rtd/recall")
 

@@ -26,7 +26,8 @@ PANELS = (
     (None, "eval/unigram_entropy", "unigram entropy of held-out tokens", "--"))),
   ("Replaced-token detection: loss", "binary cross-entropy [nats per token]", (
     ("train", "rtd/loss", "training", "-"),
-    ("eval", "rtd/loss", "held-out", "o-"))),
+    ("eval", "rtd/loss", "held-out", "o-"),
+    ("eval", "rtd/constant_loss", "the same answer everywhere", "--"))),
   ("Replaced-token detection: quality", "share (accuracy) or area (AUC), 0 to 1", (
     ("train", "rtd/accuracy", "accuracy, training", "-"),
     ("eval", "rtd/accuracy", "accuracy, held-out", "o-"),
@@ -38,7 +39,7 @@ PANELS = (
     ("eval", "all_tokens_mlm/loss", "All-Tokens MLM, held-out", "o-"))),
   ("Speed", "tokens per second", (("train", "train/tokens_per_second", "training", "-"),)),
 )
-CONSTANTS = ("eval/unigram_entropy",)  # drawn as a level across the panel
+CONSTANTS = ("eval/unigram_entropy", "rtd/constant_loss")  # drawn as a level across the panel
 
 
 def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> str:

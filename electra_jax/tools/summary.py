@@ -42,7 +42,8 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
               ("held-out perplexity", _number(last["mlm/perplexity"], digits=1), "")]
   if "rtd/auc" in last:
     lines += [("held-out RTD AUC", _number(last["rtd/auc"]), "0.500: chance"),
-              ("held-out RTD loss", _number(last["rtd/loss"], " nats"), "")]
+              ("held-out RTD loss", _number(last["rtd/loss"], " nats"),
+               f"{last['rtd/constant_loss']:.3f}: the same answer everywhere" if "rtd/constant_loss" in last else "")]
   if "rtd/recall" in last:
     lines.append(("replaced tokens", progress.describe_marks(last), ""))
   speeds = sorted(row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row)
