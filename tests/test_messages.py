@@ -249,11 +249,11 @@ def test_a_try_of_a_few_steps_needs_no_other_key(name):
 
 @pytest.mark.parametrize(("name", "changes", "refused"), [
   ("tiny", {"train.num_steps": 8000}, ""),
-  ("tiny", {"train.num_steps": 2000}, ""),
+  ("tiny", {"train.num_steps": 1000}, ""),
   ("small", {"train.num_steps": 20_000}, ""),  # its warm-up is no longer 10,000 but a tenth
   ("evidence:electra_small", {"train.num_steps": 70_000}, ""),
-  ("tiny", {"train.num_steps": 8000, "optimizer.warmup_steps": 50}, ""),
-  ("tiny", {"optimizer.warmup_steps": 50}, "--config.optimizer.warmup_steps=100"),
+  ("tiny", {"train.num_steps": 8000, "optimizer.warmup_steps": 25}, ""),
+  ("tiny", {"optimizer.warmup_steps": 25}, "--config.optimizer.warmup_steps=50"),
   ("tiny", {"train.num_steps": 8000, "optimizer.beta1": 0.8}, "--config.optimizer.beta1=0.9"),
   ("evidence:two_stage", {"train.num_steps": 70_000}, "--config.objective.generator_steps=")])
 def test_another_number_of_steps_on_resume(name, changes, refused):
