@@ -172,7 +172,7 @@ def defaults() -> ConfigDict:
   c.task.max_question_length = 64  # tokens: SQuAD's question (BERT's code), RACE's question and answer (RoBERTa: 128)
   c.task.max_answer_length = 30  # SQuAD: tokens of the longest answer (BERT's code)
   c.task.num_best = 20  # SQuAD: candidates of a question, and starts and ends of a window that are paired (BERT's code)
-  c.task.noun_phrases = "spacy"  # wnli_ranking: who finds the candidates: spacy (pip install spacy) | rules
+  c.task.noun_phrases = "spacy"  # wnli_ranking, wsc: who finds the candidates: spacy (pip install spacy) | rules
   c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
   c.task.num_epochs = 3.0  # passes over the training examples
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06

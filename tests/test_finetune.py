@@ -358,7 +358,7 @@ def test_the_pooler_of_published_weights_goes_to_heads_over_a_sentence_alone(sou
   transformer = dataclasses.replace(transformer, pooler="tanh")
   size = transformer.hidden_size
   pooler = {"kernel": np.full((size, size), 0.5, np.float32), "bias": np.full(size, 0.25, np.float32)}
-  for name in sorted({name for names, _ in HEADS.values() for name in names}):
+  for name in sorted({name for names, _ in HEADS.values() for name in names} - {pretrained.MASKED_LM}):
     make = functools.partial(pretrained.init_params, jax.random.key(0), transformer, (name,))
     own, found = (make(one)["encoder"][name] for one in (start, start._replace(pooler=pooler)))
     assert jax.tree.map(np.shape, own) == jax.tree.map(np.shape, found), name

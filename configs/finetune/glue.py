@@ -14,7 +14,7 @@ begins RTE, STS-B and MRPC with a new head: here the hidden layer of the MNLI mo
 from configs import common
 from electra_jax.errors import unknown
 
-TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "qnli_ranking", "rte", "wnli", "wnli_ranking")
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "qnli_ranking", "rte", "wnli", "wnli_ranking", "wsc")
 LONG = ("rte", "stsb")  # ELECTRA Table 5: 10 epochs; RoBERTa trains 10 on every task
 
 
@@ -62,7 +62,8 @@ def get_config(argument: str | None = None):
   c = common.defaults()
   c.mode = "finetune"
   c.task.name = task
-  c.task.data_dir = "tfds:glue"  # fetched by TFDS; or a folder with GLUE's own files
+  # Fetched by TFDS; or a folder with GLUE's own files, or SuperGLUE's WSC (RoBERTa's WNLI, section 5.1)
+  c.task.data_dir = "tfds:super_glue" if task == "wsc" else "tfds:glue"
   c.checkpoint.keep_last = 1
   c.eval.batch_size = 64
   PAPERS[paper](c, task)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Batch = Mapping[str, Array]
+PHRASE_ALPHA, PHRASE_BETA = 5.0, 0.4
 
 
 def classification(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
@@ -60,10 +61,23 @@ def multiple_choice(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, 
 
 
 def ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """max(0, 1 - (score of the first choice - score of the second)): the margin ranking loss, RoBERTa section 5.1."""
+  """max(0, 1 - (score of the first choice - score of the second)): ELECTRA's way to WNLI, without a masked LM.
+
+  Differs from RoBERTa's loss, which is `phrase`: scores of a new head are no likelihoods, so it has the margin alone.
+  """
   del batch
   scores = outputs["multiple_choice_head"]  # [batch, 2]
   return jax.nn.relu(1 - (scores[:, 0] - scores[:, 1]))
+
+
+def phrase(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
+  """-log P(right) + alpha max(0, log P(other) - log P(right) + beta), P of the masked LM: Kocijan et al. (2019).
+
+  RoBERTa section 5.1, for WNLI. alpha and beta are of fairseq's recipe for WinoGrande: RoBERTa prints none.
+  """
+  del batch
+  right, other = outputs["mlm_head"][:, 0], outputs["mlm_head"][:, 1]  # [batch, 2]: mean log-probabilities of phrases
+  return -right + PHRASE_ALPHA * jax.nn.relu(other - right + PHRASE_BETA)
 
 
 def answer_ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
@@ -84,5 +98,5 @@ def _cross_entropy(logits: Float[Array, "*rows labels"], ids: Array) -> Float[Ar
 LOSSES: dict[str, Callable[[Mapping[str, Array], Batch], Array]] = {
   "classification": classification, "multi_label": multi_label, "regression": regression, "tagging": tagging,
   "span": span, "joint_span": joint_span, "multiple_choice": multiple_choice, "ranking": ranking,
-  "answer_ranking": answer_ranking,
+  "answer_ranking": answer_ranking, "phrase": phrase,
 }

@@ -18,6 +18,8 @@ from electra_jax.objectives import base
 from electra_jax.tasks import batches, features
 from electra_jax.training import nonfinite
 
+PER_CHOICE = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids")  # of a batch
+
 
 class Split(NamedTuple):
   """A split with its features; `features[i]["_example"]` is the number of its example."""
@@ -40,8 +42,7 @@ class Run(NamedTuple):
 def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
   """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
   shape = batch["input_ids"].shape
-  flat = {**batch, **{name: batch[name].reshape(-1, shape[-1])
-                      for name in ("input_ids", "token_type_ids", "attention_mask")}}
+  flat = {**batch, **{name: batch[name].reshape(-1, batch[name].shape[-1]) for name in PER_CHOICE if name in batch}}
   outputs = base.apply(run.model, params["encoder"], flat, train, method="task_outputs", rngs=rngs)
   return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
 

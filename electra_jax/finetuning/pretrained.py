@@ -19,6 +19,7 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.training import checkpoints
 
 ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
+MASKED_LM = "mlm_head"  # the one head of pre-training that a task goes on with (tasks/winograd.py)
 # Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning goes on with.
 POOLERS = {"bert": "bert.pooler.dense"}
 
@@ -28,7 +29,7 @@ class Pretrained(NamedTuple):
 
   model: dict  # the `model` branch of the config: sizes, vocab_size
   tokenizer: tokenizers.Tokenizer
-  encoder: PyTree  # host arrays, without heads
+  encoder: PyTree  # host arrays, without heads but for its masked LM's (`mlm_head`), where it has one
   pooler: dict[str, np.ndarray] | None  # kernel and bias, where there is one
   is_fine_tuned: bool = False  # by this code: its layers have learnt a task
 
@@ -46,7 +47,7 @@ def load(path: str) -> Pretrained:
   name = next(name for name in ENCODERS if name in params)
   tokenizer = tokenizers.load_tokenizer(os.path.join(path, "tokenizer"))
   network = jax.device_get(params[name])
-  encoder = {part: value for part, value in network.items() if not part.endswith("_head")}
+  encoder = _without_heads(network)
   pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
   return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
 
@@ -54,18 +55,23 @@ def load(path: str) -> Pretrained:
 def of_run(config, tokenizer, params: PyTree) -> Pretrained:
   """The kept encoder of a run that is still training; every process gets the whole arrays."""
   name = next(name for name in ENCODERS if name in params)
-  network = {part: value for part, value in params[name].items() if not part.endswith("_head")}
+  network = _without_heads(params[name])
   if jax.process_count() > 1:
     from jax.experimental import multihost_utils
     network = multihost_utils.process_allgather(network, tiled=True)
   return Pretrained(config.model.to_dict(), tokenizer, jax.device_get(network), None)
 
 
+def _without_heads(network: PyTree) -> PyTree:
+  return {part: value for part, value in network.items() if not part.endswith("_head") or part == MASKED_LM}
+
+
 def _load_published(path: str) -> Pretrained:
   weights = formats.read(path)
   name = next((name for name in weights if name != "generator"), "generator")
   tokenizer = published.load_tokenizer(path)
-  encoder = published.make_encoder(name, weights[name], tokenizer.vocab_size, path)._replace(head_names=())
+  encoder = published.make_encoder(name, weights[name], tokenizer.vocab_size, path)
+  encoder = encoder._replace(head_names=tuple({MASKED_LM} & {*encoder.head_names}))
   params = published.make_params(encoder, weights[name])
   t, tensors = encoder.transformer, weights[name].tensors
   keys = ("vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_attention_heads",
@@ -81,13 +87,14 @@ def _load_published(path: str) -> Pretrained:
 
 def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
                 pretrained: Pretrained | None, fresh_layers: int = 0) -> PyTree:
-  """{"encoder": ...} with fresh heads; the encoder is the pre-trained one, or fresh where that is None.
+  """{"encoder": ...} with fresh heads; the encoder and its masked LM are pre-trained, or fresh where that is None.
 
   Args:
     fresh_layers: so many of the top layers are fresh too.
 
   Raises:
-    UserError: the pre-trained arrays do not have the shapes of the model, or it has fewer layers than are to be fresh.
+    UserError: the pre-trained arrays do not have the shapes of the model, it has no masked LM where one is needed, or
+      fewer layers than are to be fresh.
   """
   if fresh_layers > transformer.num_hidden_layers:
     raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
@@ -95,9 +102,15 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   if pretrained is None:
     return {"encoder": _init_parts(rng, transformer, head_names)}
   shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
-  heads = {name for name in shapes if name.endswith("_head")}
+  if MASKED_LM in shapes and MASKED_LM not in pretrained.encoder:
+    raise UserError("The task needs a masked LM, which this encoder has not",
+                    got="an encoder without mlm_head, such as ELECTRA's discriminator",
+                    allowed="BERT and RoBERTa with the head of their pre-training",
+                    fix="set --config.task.init_from to one, or use --config.task.name=wnli_ranking")
+  encoder = {name: value for name, value in pretrained.encoder.items() if name != MASKED_LM or name in shapes}
+  heads = {name for name in shapes if name.endswith("_head") and name != MASKED_LM}
   wanted, given = ({path: leaf.shape for path, leaf in sharding.by_path(tree).items()} for tree in (
-    {name: value for name, value in shapes.items() if name not in heads}, pretrained.encoder))
+    {name: value for name, value in shapes.items() if name not in heads}, encoder))
   if wanted != given:
     odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
@@ -107,7 +120,7 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   for name in SENTENCE_HEADS:
     if pretrained.pooler is not None and "dense" in fresh.get(name, {}):
       fresh[name]["dense"] = pretrained.pooler
-  return {"encoder": {**pretrained.encoder, **fresh}}
+  return {"encoder": {**encoder, **fresh}}
 
 
 @functools.partial(jax.jit, static_argnames=("transformer", "head_names", "names"))
@@ -115,7 +128,7 @@ def _init_parts(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
                 names: tuple[str, ...] | None = None) -> PyTree:
   """The network's new parameters below these names, None: all. One small program for all seeds, not one an array."""
   ids = jnp.zeros((1, 8), jnp.int32)
-  batch = {"input_ids": ids, "token_type_ids": ids,
+  batch = {**dict.fromkeys(("input_ids", "token_type_ids", "masked_positions", "masked_ids"), ids),
            **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}
   params = Bert(transformer, head_names=head_names).init(rng, batch, False, method="task_outputs")["params"]
   return params if names is None else {name: params[name] for name in names}

@@ -130,7 +130,13 @@ class Bert(nn.Module):
     read = dict.fromkeys(SENTENCE_HEADS, (sentence,)) | {"joint_span_head": (hidden, batch)}
     for name in self.head_names:
       head = getattr(self, name)
-      found[name] = head(hidden[:, :1])[:, 0] if name == "answerable_head" else head(*read.get(name, (hidden,)), train)
+      if name == "mlm_head":  # of a phrase
+        logits = head(heads.select_positions(hidden, batch["masked_positions"]), self.token_table())
+        found[name] = heads.phrase_score(logits, batch["masked_ids"])
+      elif name == "answerable_head":
+        found[name] = head(hidden[:, :1])[:, 0]
+      else:
+        found[name] = head(*read.get(name, (hidden,)), train)
     return found
 
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"],

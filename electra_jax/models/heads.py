@@ -36,6 +36,14 @@ class MaskedLMHead(nn.Module):
     return fused.add_bias(logits, bias + padding_bias)
 
 
+def phrase_score(logits: Float[Array, "batch predictions vocab"],
+                 ids: Int[Array, "batch predictions"]) -> Float[Array, "batch"]:
+  """Mean log-probability of a phrase's tokens, -1 being none (Kocijan et al. 2019; RoBERTa section 5.1), float32."""
+  log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+  chosen = jnp.take_along_axis(log_probs, jnp.maximum(ids, 0)[..., None], axis=-1)[..., 0]  # [batch, predictions]
+  return jnp.sum(chosen * (ids >= 0), axis=-1) / jnp.maximum(jnp.sum(ids >= 0, axis=-1), 1)
+
+
 class ReplacedTokenHead(nn.Module):
   """Dense, GELU, one logit a token: positive means "replaced" (the paper's D is its complement, "original")."""
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 
 from electra_jax.errors import unknown
-from electra_jax.tasks import custom, glue, pronouns, race, ranking, squad
+from electra_jax.tasks import custom, glue, pronouns, race, ranking, squad, winograd
 from electra_jax.tasks.base import HEADS, Example, Feature, Outputs, Task
 
 TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
   **dict.fromkeys(glue.GLUE, glue.make),
   "qnli_ranking": ranking.make,
   "wnli_ranking": pronouns.make,
+  "wsc": winograd.make,
   **dict.fromkeys(custom.METRICS, custom.make),
   **dict.fromkeys(squad.VERSIONS, squad.make),
   "race": race.make,
@@ -21,7 +22,7 @@ __all__ = ["HEADS", "TASKS", "Example", "Feature", "Outputs", "Task", "make"]
 # What `score` of a task can give and `task.metric` choose; the first one decides by default.
 METRICS: dict[str, tuple[str, ...]] = {
   **{name: row.metrics for name, row in glue.GLUE.items()}, **custom.METRICS,
-  "qnli_ranking": ("accuracy",), "wnli_ranking": ("accuracy",), "race": race.METRICS,
+  "qnli_ranking": ("accuracy",), "wnli_ranking": ("accuracy",), "wsc": ("accuracy",), "race": race.METRICS,
   **{name: squad.METRICS[version] for name, version in squad.VERSIONS.items()},
 }
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# What a batch row is made of: "input_ids" and "token_type_ids" (int lists; of multiple_choice one list per choice)
+# What a batch row is made of: "input_ids" and "token_type_ids" (int lists; where there are choices one for each)
 # and the targets of HEADS. Names that begin with "_" stay on the host: offsets, the number of the example, and
 # "_weight", what the row counts in the loss (without it 1).
 Feature = dict[str, Any]
@@ -58,4 +58,6 @@ HEADS: dict[str, tuple[tuple[str, ...], dict[str, type]]] = {
   "multiple_choice": (("multiple_choice_head",), {"label": np.int32}),  # number of the right choice
   "ranking": (("multiple_choice_head",), {}),  # of two choices the first must score higher
   "answer_ranking": (("multiple_choice_head",), {}),  # likewise, and the first above zero, the second below
+  # A choice's score is the masked LM's: of each phrase positions and ids (-1: none), [choices, winograd.SLOTS].
+  "phrase": (("mlm_head",), {"masked_positions": np.int32, "masked_ids": np.int32}),
 }

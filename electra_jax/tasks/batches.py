@@ -57,7 +57,7 @@ def some(examples: list, number: int) -> list:
 def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, head: str) -> dict[str, np.ndarray]:
   """A batch of `rows` rows; those behind the features are empty, with `row_weight` 0.
 
-  Of multiple_choice the ids are [rows, choices, length]. What PER_TOKEN lists is padded as it says.
+  Where a row has choices the ids are [rows, choices, length]. What PER_TOKEN lists is padded as it says.
   """
   nested = isinstance(features[0]["input_ids"][0], list)
   shape = (rows, len(features[0]["input_ids"]), length) if nested else (rows, length)

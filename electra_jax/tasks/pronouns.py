@@ -1,6 +1,6 @@
-"""WNLI as a ranking: what the pronoun means must score higher than the sentence's other noun phrases.
+"""WNLI as a ranking by a new head: what the pronoun means must score higher than the sentence's other noun phrases.
 
-RoBERTa section 5.1, with the margin ranking loss of Kocijan et al. (2019).
+For ELECTRA's discriminator, which has no masked LM: RoBERTa's own way is `winograd.py`.
 """
 
 import functools
@@ -32,9 +32,9 @@ def make(name: str, config_task) -> Task:
   Only positive training examples are used, each with every other noun phrase of its sentence: pairs of hypotheses of
   which the first is right. Elsewhere a hypothesis is true if it scores higher than those of all other noun phrases.
 
-  Differs from RoBERTa in where the score comes from: a linear layer on [CLS], not the masked LM's probability of the
-  phrase, which ELECTRA's discriminator has not; and the pronoun is found by comparing WNLI's two sentences, where
-  RoBERTa took its place from SuperGLUE's files.
+  Differs from RoBERTa (section 5.1; the task `wsc`): the score is that of a linear layer on [CLS], not the masked LM's
+  probability of the phrase, which ELECTRA's discriminator has not; the loss is the margin alone; and the pronoun is
+  found by comparing WNLI's two sentences, where RoBERTa took its place from SuperGLUE's files.
 
   Reading and featurising raise a UserError where spaCy is asked for and not installed.
   """
@@ -74,12 +74,16 @@ def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> l
   referent = find_referent(premise, hypothesis)
   if referent is None:
     return []
+  return [f"{referent.before}{phrase}{referent.after}" for phrase in rivals(premise, referent.phrase, find)]
+
+
+def rivals(sentence: str, right: str, find: Callable[[str], list[str]]) -> list[str]:
+  """The sentence's other noun phrases, each once: no pronouns, none that shares a word with the right one."""
   kept: dict[str, str] = {}
-  right = _bare(referent.phrase)
-  for phrase in find(premise):
+  for phrase in find(sentence):
     bare = _bare(phrase)
-    if bare and bare not in PRONOUNS and not set(bare.split()) & set(right.split()):
-      kept.setdefault(bare, f"{referent.before}{phrase}{referent.after}")
+    if bare and bare not in PRONOUNS and not set(bare.split()) & set(_bare(right).split()):
+      kept.setdefault(bare, phrase)
   return list(kept.values())
 
 
@@ -123,10 +127,12 @@ def _bare(phrase: str) -> str:
   return " ".join(words[1:] if words and words[0] in noun_phrases.DETERMINERS else words)
 
 
-def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list[str | None]:
-  """True if the hypothesis beats all others; false without others: there is nothing to compare, and most are false."""
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
+           labels: tuple[str, str] = (NO, YES)) -> list[str | None]:
+  """The second label if an example's first score beats its others; the first without others, as most are false."""
   scores: Mapping[int, list[float]] = {number: [] for number in range(len(examples))}
-  for feature, row in zip(features_, outputs["multiple_choice_head"], strict=True):
+  (rows,) = outputs.values()
+  for feature, row in zip(features_, rows, strict=True):
     scores[feature["_example"]].append(float(row[0]))
-  return [None if not np.isfinite(found).all() else YES if len(found) > 1 and found[0] > max(found[1:]) else NO
+  return [None if not np.isfinite(found).all() else labels[len(found) > 1 and found[0] > max(found[1:])]
           for found in scores.values()]

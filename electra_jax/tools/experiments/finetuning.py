@@ -19,9 +19,8 @@ from electra_jax.tasks.scoring import percent
 from electra_jax.tools.experiments.processes import Failed, Running
 
 FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1
-RANKING = ("qnli_ranking", "wnli_ranking")  # for the test server; their dev scores enter no average
 # The slowest task first, so that no slow one is left at the end; others may start from MNLI.
-ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "mrpc", "wnli_ranking", "wnli")
+ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "mrpc", "wnli_ranking", "wsc", "wnli")
 
 
 class Tuning(NamedTuple):
@@ -135,13 +134,9 @@ def best_points(points: Sequence[Point], out: str) -> dict[str, Point]:
   for task in dict.fromkeys(point.task for point in points):
     ended = [point for point in points if point.task == task and os.path.exists(point.results(out))]
     if ended:
-      best = scoring.best([_summary(point, out)[_row(task).metrics[0]]["median"] for point in ended])
+      best = scoring.best([_summary(point, out)[glue.row_of(task).metrics[0]]["median"] for point in ended])
       found[task] = ended[best or 0]
   return found
-
-
-def _row(task: str) -> glue.Row:
-  return glue.GLUE[task.removesuffix("_ranking")]
 
 
 def _summary(point: Point, out: str) -> dict:
@@ -154,7 +149,7 @@ def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
   lines = ["# GLUE, dev, percent", "", "| Task | Metric | Rate | Batch | Median | Min | Max | SD | Runs | Best |",
            "|---|---|---|---|---|---|---|---|---|---|"]
   for point in points:
-    for metric in _row(point.task).metrics:
+    for metric in glue.row_of(point.task).metrics:
       row = _summary(point, out)[metric]
       spread = " | ".join(percent(row[key]) for key in ("median", "min", "max", "sd"))
       where = f"{point.rate or 'recipe'} | {point.batch_size or 'recipe'}"

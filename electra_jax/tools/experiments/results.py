@@ -120,7 +120,7 @@ def glue_figures(folder: str, names: Sequence[str], tuning: Tuning) -> dict[str,
     medians[task] = {name: row["median"] for name, row in content["summary"].items()}
     for run in content["runs"]:
       by_seed.setdefault(run["seed"], {})[task] = run["scores"]
-    found[task] = _percent(content, glue.GLUE[task].metrics[0])
+    found[task] = _percent(content, glue.row_of(task).metrics[0])
     if "mismatched/accuracy" in content["summary"]:
       found["mnli_mm"] = _percent(content, "mismatched/accuracy")
   average = scoring.glue_score(medians)

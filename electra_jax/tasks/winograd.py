@@ -1,0 +1,123 @@
+"""Winograd schemas (SuperGLUE's WSC, WNLI's source) under the masked LM: which phrase is likeliest for the pronoun.
+
+RoBERTa section 5.1: "the reformatted WNLI data from SuperGLUE, which indicates the span of the query pronoun and
+referent", with the margin ranking loss of Kocijan et al. (2019), `losses.phrase`.
+"""
+
+import bisect
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from electra_jax.errors import UserError
+from electra_jax.tasks import noun_phrases, pronouns, scoring, sequences
+from electra_jax.tasks.base import Example, Feature, Task
+from electra_jax.tasks.records import Record, read_records, read_tfds
+
+LABELS = ("false", "true")
+FILES = {"train": "train", "dev": "val", "test": "test"}  # split -> SuperGLUE's file
+SLOTS = 32  # tokens of a phrase that are predicted; the longest of WNLI's has fewer
+
+
+def make(name: str, config_task) -> Task:
+  """SuperGLUE's WSC, for encoders with a masked LM: DATA_DIR/WSC/{train,val,test}.jsonl, or tfds:super_glue.
+
+  A phrase's score is the mean of the log-probabilities of its tokens, all of which are masked, in the pronoun's place.
+  Only positive training examples are used, each with every other noun phrase of its sentence. Elsewhere a phrase is
+  what the pronoun means if no other noun phrase scores as high. `config_task.noun_phrases` says who finds these.
+
+  Differs from fairseq, where a phrase without others is always right: here it is not, as most phrases are not.
+
+  Reading and featurising raise a UserError where spaCy is asked for and not installed.
+  """
+  finder = functools.cache(noun_phrases.FINDERS[config_task.noun_phrases])  # a parser takes seconds to load
+
+  def read(split: str) -> list[Example]:
+    examples = read_wsc(split, config_task.data_dir)
+    return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == LABELS[1]
+            for other in others(example, finder())] if split == "train" else examples
+
+  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+    before, _, after, *phrases = example.texts
+    size = len(phrases)  # a pair that is trained on, or one to be judged, with its rivals in further features
+    phrases += others(example, finder()) if size == 1 else []
+    rows = [masked(tokenizer, before, phrase, after, max_length) for phrase in phrases]
+    return [{"_was_cut": any(row["_was_cut"] for row in part),
+             **{key: [row[key] for row in part] for key in part[0] if key != "_was_cut"}}
+            for part in (rows[i:i + size] for i in range(0, len(rows), size))]
+
+  return Task(
+    name=name, head="phrase", label_names=LABELS, num_labels=1, splits=("train", "dev"), test_splits=("test",),
+    metric="accuracy", read=read, featurize=featurize, decode=functools.partial(pronouns.decode, labels=LABELS),
+    score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
+    submission=lambda split, predictions, examples: submission(predictions, examples))
+
+
+def others(example: Example, find) -> list[str]:
+  """The sentence's noun phrases that compete with an example's."""
+  before, pronoun, after, phrase = example.texts
+  return pronouns.rivals(f"{before}{pronoun}{after}", phrase, find)
+
+
+def read_wsc(split: str, data_dir: str) -> list[Example]:
+  """The examples of a split, with texts (before the pronoun, pronoun, after it, phrase).
+
+  Raises:
+    UserError: a file, field or label is missing or wrong, or the pronoun is not in the text; file and line are named.
+  """
+  if data_dir.startswith("tfds:"):  # "fixed": of the first files a few spans are not in the text
+    records = read_tfds(f"{data_dir[5:]}/wsc.fixed", {"dev": "validation"}.get(split, split))
+  else:
+    records = read_records(f"{data_dir}/WSC/{FILES[split]}.jsonl")
+  return [_example(record, split != "test") for record in records]
+
+
+def _example(record: Record, labelled: bool) -> Example:
+  target = record.values.get("target")
+  spans = Record(target if isinstance(target, Mapping) else record.values, record.where)  # of TFDS they are columns
+  text, pronoun = sequences.text_of(record, "text"), sequences.text_of(spans, "span2_text")
+  start, end = find_pronoun(text, pronoun, spans.get("span2_index"), record.where)
+  label = sequences.parse_label(str(record.get("label")).lower(), LABELS, record.where) if labelled else None
+  texts = text[:start], text[start:end], text[end:], sequences.text_of(spans, "span1_text")
+  return Example(str(record.get("idx")), texts, label, record.where)
+
+
+def find_pronoun(text: str, pronoun: str, number: int, where: str) -> tuple[int, int]:
+  """(start, end) of the pronoun at the word of that number, counted from 0 between blanks, or the nearest to it.
+
+  Raises:
+    UserError: the pronoun is not in the text.
+
+  >>> find_pronoun("It is late, so it rains (it does).", "it", 4, "")
+  (15, 17)
+  """
+  words = [match.start() for match in re.finditer(r"\S+", text)]
+  found = [match.span() for match in re.finditer(rf"\b{re.escape(pronoun.strip(' .,;'))}\b", text, re.IGNORECASE)]
+  if not found:
+    raise UserError("A pronoun is not in its text", got=f"{where}: {pronoun!r}", allowed="a word of the text",
+                    fix="correct span2_text")
+  return min(found, key=lambda span: abs(bisect.bisect(words, span[0]) - 1 - number))
+
+
+def masked(tokenizer, before: str, phrase: str, after: str, max_length: int) -> Feature:
+  """A sentence with [MASK] for each token of the phrase; one that is too long loses its end, then its beginning.
+
+  `masked_positions` and `masked_ids` are padded to SLOTS, with 0 and -1; a longer phrase is cut.
+  """
+  left, right = list(tokenizer.encode(before.rstrip())), list(tokenizer.encode(after))
+  ids = list(tokenizer.encode(" " + phrase if left else phrase))  # as in features.words: a blank is byte-level BPE's
+  total = 2 + len(left) + len(ids) + len(right)
+  ids = ids[:min(SLOTS, max_length - 2)]
+  right = right[:max(0, max_length - 2 - len(ids) - len(left))]
+  left = left[max(0, 2 + len(left) + len(ids) + len(right) - max_length):]
+  row = [tokenizer.cls_id, *left, *[tokenizer.mask_id] * len(ids), *right, tokenizer.sep_id]
+  first, empty = 1 + len(left), SLOTS - len(ids)
+  return {"input_ids": row, "token_type_ids": [0] * len(row), "_was_cut": total > len(row),
+          "masked_positions": [*range(first, first + len(ids)), *[0] * empty], "masked_ids": ids + [-1] * empty}
+
+
+def submission(predictions: Sequence[str], examples: Sequence[Example]) -> dict[str, str]:
+  """{file name: text} of SuperGLUE's leaderboard: a JSON object a line, labels True and False."""
+  return {"WSC.jsonl": "".join(json.dumps({"idx": int(example.example_id), "label": value.capitalize()}) + "\n"
+                               for example, value in zip(examples, predictions, strict=True))}
