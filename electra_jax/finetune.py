@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import config_rules, distributed, metrics, optim, progress, sharding, tasks
+from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
 from electra_jax.errors import Interrupted
 from electra_jax.finetuning import losses, predictions, pretrained, results
 from electra_jax.finetuning.predictions import Run, Split
@@ -29,6 +29,9 @@ from electra_jax.optim import layerwise
 from electra_jax.tasks import batches
 from electra_jax.training import checkpoints, setup
 from electra_jax.training import workdir as workdir_lib
+
+# Of a pre-training's recipe, what its fine-tunings on the way take over.
+CARRIED = ("task.", "mesh.", "log.", "seed", "train.compute_dtype", "train.kernels", "train.remat")
 
 
 def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) -> dict[str, dict[str, float]]:
@@ -86,18 +89,17 @@ def is_due(config, step: int) -> bool:
 def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
   """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training's step: the medians over the seeds.
 
-  ELECTRA Table 5 with the `task` branch of the pre-training's recipe; each task in <workdir>/finetune/<step>/<task>.
+  Each task by its recipe, which is ELECTRA's Table 5, and of an encoder of Large's width its Large column, with those
+  keys of `task`, `mesh` and `log` that the pre-training sets to something else than their default. Each has the folder
+  <workdir>/finetune/<step>/<task>.
   """
-  found = {}
+  found, defaults = {}, recipes.load_file(recipes.find("common")).defaults()
+  own = {key: now for key, (_, now) in config_lib.diff(defaults, given).items() if key.startswith(CARRIED)}
   for name in given.eval.finetune_tasks.split(","):
-    c = ConfigDict(given.to_dict())
-    c.mode, c.eval.finetune_tasks, c.checkpoint.keep_last = "finetune", "", 1
-    c.optimizer.update(name="adamw", learning_rate=1e-4, beta1=0.9, beta2=0.999, epsilon=1e-6,
-                       weight_decay_rate=0.0, schedule="linear")
-    size = -(-32 // jax.device_count()) * jax.device_count()
-    c.train.update(batch_size=size, accumulation_steps=1)
-    c.update_from_flattened_dict(config_rules.PRETRAINING_ONLY)
-    c.eval.batch_size = size
+    c = recipes.of_task(name, is_large=given.model.hidden_size >= 1024)
+    c.update_from_flattened_dict(own)
+    for branch in (c.train, c.eval):
+      branch.batch_size = -(-branch.batch_size // jax.device_count()) * jax.device_count()
     c.task.update(name=name, init_from=f"{workdir} at step {step}")
     summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)
     found |= {f"{name}/{metric}": row["median"] for metric, row in summary.items()}

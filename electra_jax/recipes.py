@@ -87,6 +87,18 @@ def load(argument: str) -> tuple[str, ConfigDict]:
   return row[0] if row else (module.__doc__ or "").strip(), given
 
 
+def of_task(name: str, is_large: bool) -> ConfigDict:
+  """The recipe of configs/finetune/ for a task, as ELECTRA fine-tunes (Table 5, of Large its own column).
+
+  >>> of_task("rte", is_large=True).task.num_epochs, of_task("squad_v2.0", is_large=False).task.name
+  (10.0, 'squad_v2.0')
+  """
+  kind, _, rest = name.partition("_")
+  file, argument = {"own": ("own", rest), "squad": ("squad", rest), "race": ("race", "")}.get(kind, ("glue", name))
+  size = "large" if is_large and file != "own" else ""  # own.py goes by the width
+  return load(f"{file}:{','.join(filter(None, (argument, size)))}".rstrip(":"))[1]
+
+
 def load_file(path: str) -> types.ModuleType:
   """The module of a recipe's file."""
   spec = importlib.util.spec_from_file_location(f"recipe_{os.path.basename(path)[:-3]}", path)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import tiny
+from configs import large, tiny
 from configs.finetune import glue, own
 from electra_jax import config as config_lib
 from electra_jax import finetune, tasks
@@ -388,21 +388,28 @@ def test_pretraining_can_fine_tune_a_checkpoint_on_the_way(source, monkeypatch):
   given.eval.update(finetune_tasks="cola,rte", finetune_every_steps=20)
   with pytest.raises(UserError, match=r"task\.data_dir"):
     config_lib.resolve(given)
-  given.task.update(data_dir="glue", max_length=32, layer_decay=0.8)
+  given.task.update(data_dir="glue", max_length=32)
   config = config_lib.resolve(given)
   assert [step for step in (10, 20, 30, 40) if finetune.is_due(config, step)] == [20, 40]
   workdir = source[1]
   _, params = checkpoints.load_params(workdir)
   start = pretrained.of_run(config_lib.load(workdir), pretrained.load(workdir).tokenizer, params)
   jax.tree.map(np.testing.assert_array_equal, start.encoder, pretrained.load(workdir).encoder)
-  asked = []
+  asked, asked_of = [], []
 
   def finetune_one(c, folder, start):
     resolved = config_lib.resolve(finetune.complete(c, start, 100))
-    rate, size = resolved.optimizer.learning_rate, resolved.train.batch_size
-    asked.append((resolved.mode, resolved.task.name, rate, size, folder))
+    asked.append((resolved.mode, resolved.task.name, resolved.task.max_length, folder))
+    asked_of.append((c.optimizer.learning_rate, c.task.layer_decay, c.task.num_epochs, c.task.num_seeds,
+                     c.task.warmup_share, c.train.batch_size, c.optimizer.name, c.seed))
     return {"accuracy": {"median": 0.5}}
 
   monkeypatch.setattr(finetune, "finetune", finetune_one)
   assert finetune.finetune_run(given, "runs/x", 20, start) == {"cola/accuracy": 0.5, "rte/accuracy": 0.5}
-  assert asked == [("finetune", name, 1e-4, 32, f"runs/x/finetune/20/{name}") for name in ("cola", "rte")]
+  assert asked == [("finetune", name, 32, f"runs/x/finetune/20/{name}") for name in ("cola", "rte")]
+  assert asked_of == [(1e-4, 0.8, 3, 10, 0.1, 32, "adamw", 0), (1e-4, 0.8, 10, 10, 0.1, 32, "adamw", 0)]  # Table 5
+  given = large.get_config()  # its Large column, and what the recipe of the pre-training asks for
+  given.task.update(data_dir="glue", max_length=32, num_seeds=3)
+  given.seed, given.eval.finetune_tasks = 7, "stsb,mnli"
+  finetune.finetune_run(given, "runs/x", 20, start)
+  assert asked_of[2:] == [(5e-5, 0.9, 10, 3, 0.1, 32, "adamw", 7), (5e-5, 0.9, 3, 3, 0.1, 32, "adamw", 7)]

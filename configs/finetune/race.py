@@ -4,29 +4,18 @@ RoBERTa Table 10 and section 5.3. ELECTRA has no RACE: its rows are Table 5's hy
 """
 
 from configs import common
-from configs.finetune import squad
+from configs.finetune import glue
 from electra_jax.errors import unknown
 
 
-def electra(c) -> None:
-  """ELECTRA Table 5, Base and Small."""
-  squad.electra(c)
-  c.task.num_epochs = 3.0
-
-
-def electra_large(c) -> None:
-  """ELECTRA Table 5, Large."""
-  squad.electra_large(c)
-  c.task.num_epochs = 3.0
-
-
-def roberta(c) -> None:
+def roberta(c, task: str) -> None:
   """RoBERTa Table 10; beta2 of Table 9."""
+  del task
   c.optimizer.update(name="adamw", learning_rate=1e-5, epsilon=1e-6, beta2=0.98, weight_decay_rate=0.1, clip_norm=0.0)
   c.task.update(warmup_share=0.06, num_epochs=4.0, select="best", pooler="tanh", num_seeds=5)
 
 
-PAPERS = {"": electra, "large": electra_large, "roberta": roberta}
+PAPERS = {"": glue.electra, "large": glue.electra_large, "roberta": roberta}
 
 
 def get_config(argument: str | None = None):
@@ -37,7 +26,7 @@ def get_config(argument: str | None = None):
   c.mode = "finetune"
   c.task.name = "race"
   c.checkpoint.keep_last = 1
-  PAPERS[argument or ""](c)
+  PAPERS[argument or ""](c, "race")
   c.train.batch_size = 16  # RoBERTa Table 10; four sequences each
   c.eval.batch_size = 16
   c.task.update(max_length=512, max_question_length=128, seeds_at_once=1)

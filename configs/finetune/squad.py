@@ -9,24 +9,21 @@ Differs from the released ELECTRA code, which weighs the classifier's loss by ha
 """
 
 from configs import common
+from configs.finetune import glue
 from electra_jax.errors import unknown
 
 VERSIONS = ("v1.1", "v2.0")
 
 
-def electra(c) -> None:
+def electra(c, table_5=glue.electra) -> None:
   """ELECTRA Table 5, Base and Small."""
-  c.optimizer.update(name="adamw", learning_rate=1e-4, epsilon=1e-6, weight_decay_rate=0.0)
-  c.train.batch_size = 32
-  c.task.update(layer_decay=0.8, warmup_share=0.1, num_epochs=2.0, max_length=512, num_seeds=10,
-                span_head="joint")
+  table_5(c, "squad")
+  c.task.update(num_epochs=2.0, max_length=512, span_head="joint")
 
 
 def electra_large(c) -> None:
   """ELECTRA Table 5, Large."""
-  electra(c)
-  c.optimizer.learning_rate = 5e-5
-  c.task.layer_decay = 0.9
+  electra(c, glue.electra_large)
 
 
 def roberta(c) -> None:
