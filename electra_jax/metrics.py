@@ -130,7 +130,8 @@ class MetricWriter:
       make again, are dropped, and a last line that a kill has torn. None = the run starts anew: all rows are.
     enabled: True on process 0 only; elsewhere every method does nothing.
     run_config: what W&B shows as the run's configuration.
-    per_step: what each step adds to sums that every row has, e.g. {"tokens": 2048, "epoch": 0.01}.
+    per_step: what each step adds to sums that every row has, e.g. {"tokens": 2048, "epoch": 0.01}; a run's tokens are
+      those of the examples, special ones included, without padding (the mean over an epoch).
 
   Raises:
     UserError: the folder cannot be written, the disk is full, or wandb is asked for and not installed.

@@ -138,12 +138,13 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
   start_up.done("restore")
   workdir_lib.record_start(workdir, step, run.mesh)
   is_main = jax.process_index() == 0
-  tokens = config.train.batch_size * config.data.sequence_length
+  places = config.train.batch_size * config.data.sequence_length
   epochs = 1 / pipeline.steps_per_epoch(data.train, config.data, config.train.batch_size)
   writer = metrics.MetricWriter(workdir, config.log, restored_step=step, enabled=is_main, run_config=config.to_dict(),
-                                per_step={"tokens": tokens, "epoch": epochs})
+                                per_step={"tokens": float(epochs * data.train.lengths().sum(dtype=np.int64)),
+                                          "epoch": epochs})
   bar = progress.Progress(config.train.num_steps, step, enabled=is_main)
-  timer = progress.StepTimer(tokens_per_step=tokens,
+  timer = progress.StepTimer(tokens_per_step=places,
                              flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
                              device_kind=device.device_kind, already=sum(start_up.seconds.values()))
   bar.message(progress.header(config, workdir, text=data.text["path"], num_parameters=count_parameters(state.params),

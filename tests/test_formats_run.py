@@ -5,7 +5,10 @@ import shutil
 import pytest
 
 from configs import bert_original_base, roberta_base
-from electra_jax import pretrain
+from electra_jax import config as config_lib
+from electra_jax import metrics, pretrain
+from electra_jax.data import pipeline
+from electra_jax.training import inputs
 
 
 def small(recipe, corpus, **data):
@@ -36,6 +39,13 @@ def corpus(tmp_path_factory):
 def test_from_text_to_evaluation(recipe, data, corpus, tmp_path):
   given = small(recipe, corpus, **data)
   result = pretrain.pretrain(given, str(tmp_path / "run"))
+  config = config_lib.load(str(tmp_path / "run"))
+  data = inputs.open_data(config, str(tmp_path / "run"))
+  passes = 8 if config.data.format == "SEGMENT-PAIR" else 1  # that are whole batches
+  steps = round(passes * pipeline.steps_per_epoch(data.train, config.data, 8))
+  real = sum(data.batch_at(step)["attention_mask"].sum() for step in range(steps))
+  tokens = metrics.read_rows(str(tmp_path / "run"))[-1]["tokens"]
+  assert tokens == pytest.approx(6 * real / steps) and tokens < 6 * 8 * 32  # padding is no token
   assert 2 < result["mlm/loss"] < 7
   if recipe is bert_original_base:
     assert 0.5 < result["nsp/loss"] < 0.9 and 0 <= result["nsp/accuracy"] <= 1

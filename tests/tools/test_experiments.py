@@ -270,7 +270,7 @@ def finish(row, score, loss, speed=1e6):
   given = ConfigDict(row.given.to_dict())
   given.log.tensorboard = False
   config_lib.save(os.path.join(folder, "config.json"), given, row.config)
-  writer = metrics.MetricWriter(folder, given.log)
+  writer = metrics.MetricWriter(folder, given.log, per_step={"tokens": 1000})
   writer.write(row.num_steps, "train", {"mlm/loss": loss, "train/tokens_per_second": speed})
   writer.write(row.num_steps, "eval", {"mlm/loss": loss, "mlm/perplexity": 2.0, "time/goodput": 0.9})
   writer.close()
@@ -312,7 +312,7 @@ def test_figures_table_and_verdict(tmp_path):
   assert (average["metric"], average["seeds"], average["paper"]) == ("glue/average", 3, 79.0)
   assert average["value"] == pytest.approx(81.0) and average["spread"] == pytest.approx(1.0)
   assert average["runs"] == [80.0, 81.0, 82.0]
-  assert average["train_flops"] == pytest.approx(planned[0].flops)
+  assert average["train_flops"] == pytest.approx(planned[0].flops) and average["tokens"] == 1000 * average["steps"]
   assert average["minutes"] == pytest.approx(70 * 128 * 128 / 1e6 / 60, abs=0.01)
   text = report.table(table, found)
   assert "| ELECTRA-Small | 79.0 | 81.0 ± 1.0 | 81.0 |" in text and "| BERT-Small | 74.7 | 71.0 ± 1.0 |" in text

@@ -60,7 +60,7 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
   facts = {"train_flops": steps * flops.paper_flops(config).per_step, "minutes": round(seconds / 60, 2),
            "card": f"{starts[-1]['num_devices']} x {starts[-1]['device_kind']}" if starts else "", "command": command,
            "steps": steps, "planned_steps": config.train.num_steps, "pretrainings": 1,
-           "tokens": steps * config.train.batch_size * config.data.sequence_length}
+           "tokens": round(trained[-1]["tokens"] * steps / trained[-1]["step"])}
 
   def figure(metric, value, spread=None, runs=None, paper=None):
     return {"claim": table.name, "model": row.model.name, "metric": metric, "value": value,

@@ -217,7 +217,7 @@ def describe(table: Table, rows: Sequence[Planned]) -> str:
   for row, *others in by_model(rows):
     tokens = row.num_steps * row.config.train.batch_size * row.config.data.sequence_length
     lines.append(f"  {row.model.name:{width}} {row.model.recipe:40} {row.num_steps:>9,} steps of "
-                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, {tokens / 1e6:,.0f} M tokens"
+                 f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, at most {tokens / 1e6:,.0f} M tokens"
                  + f", {len(others) + 1} pre-trainings" * bool(others))
   if any(model.equal.startswith("seconds:") and model not in [row.model for row in rows] for model in table.models):
     lines.append("  (rows of equal time follow when the speeds are measured)")
