@@ -146,6 +146,11 @@ ROWS = {
     'ELECTRA Appendix F, negative result 1: rarer tokens are masked more often; "fairly minor speedups over regular '
     'BERT". The paper gives no formula: odds of one over the square root of a token\'s count are ours.', "bert_base",
     {"data.masking.rarity_exponent": 0.5}),
+  "appendix_f_hard_tokens": (
+    'ELECTRA Appendix F, negative result 1: a model guesses "which tokens BERT would struggle to predict", and these '
+    'are masked; "fairly minor speedups over regular BERT". The rest is ours: a network of the generator\'s size '
+    "learns BERT's losses, and of twice as many positions half are masked, with odds of e to the guessed loss.",
+    "bert_base", {"objective.name": "hard_tokens", "objective.weight_tying": "none", "data.masking.rate": 0.3}),
   "appendix_f_temperature": (
     "ELECTRA Appendix F, negative result 2: a raised temperature of the generator's softmax; did not improve results. "
     "The paper names no temperature: 2 is ours.", "base", {"objective.sampling_temperature": 2.0}),
@@ -207,7 +212,8 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
           "all": ("tying_all", 84.4)}),
   "appendix_f": dict(
     source="ELECTRA Appendix F", says="None of these helps.",
-    rows={"ELECTRA": ("table3_electra",), "rare tokens": ("appendix_f_rare_tokens",),
+    rows={"ELECTRA": ("table3_electra",), "BERT": ("table3_bert",), "rare tokens": ("appendix_f_rare_tokens",),
+          "hard tokens": ("appendix_f_hard_tokens",),
           "temperature 2": ("appendix_f_temperature",), "never the original": ("appendix_f_excluded_original",),
           "contrastive": ("appendix_f_contrastive",)}),
   "footnote7": dict(

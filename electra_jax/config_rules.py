@@ -156,7 +156,7 @@ def _dispatch_faults(c: ConfigDict) -> Iterator[str]:
 def _objective_faults(c: ConfigDict) -> Iterator[str]:
   """What each objective and each way to share weights asks of the generator."""
   name, tying = c.objective.name, c.objective.weight_tying
-  if c.generator.kind != "learned" and name in ("two_stage", "adversarial"):
+  if c.generator.kind != "learned" and name in ("two_stage", "adversarial", "hard_tokens"):
     yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
   sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
            if c.generator[size] != c.model[size]]

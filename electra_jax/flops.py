@@ -78,7 +78,8 @@ def model_flops(config) -> FlopCount:
     config: a resolved config.
   """
   def forward(network: Network) -> dict[str, float]:
-    return _encoder(network) | _heads(network, config.data.masking.max_predictions / network.length)
+    predictions = config.data.masking.max_predictions * ROWS[config.objective.name].predicted_share
+    return _encoder(network) | _heads(network, predictions / network.length)
 
   return _count("matmuls only, 3 x forward, sparse lookups", config, config.model.vocab_size, forward, 3)
 

@@ -10,6 +10,7 @@ class Row(NamedTuple):
   make: str | Callable  # the module of this folder with its function `make`, or MODULE.FUNCTION; or the function
   networks: Mapping[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
   predictor: str  # how a trained run answers: a row of `predictors.PREDICTORS`
+  predicted_share: float = 1.0  # of the positions that the data masks, those that a step predicts
 
 
 ELECTRA = {"generator": ("mlm",), "discriminator": ("rtd",)}
@@ -24,6 +25,7 @@ ROWS = {
   "all_tokens_mlm": Row("all_tokens_mlm", {"generator": ("mlm",), "encoder": ("full_mlm", "copy")}, "all_tokens_mlm"),
   "two_stage": Row("two_stage", ELECTRA, "electra"),
   "adversarial": Row("adversarial", {"generator": ("mlm", "baseline"), "discriminator": ("rtd",)}, "electra"),
+  "hard_tokens": Row("hard_tokens", {"generator": ("baseline",), "encoder": ("mlm",)}, "masked_lm", 0.5),
   "contrastive": Row("contrastive", {"generator": ("mlm",), "discriminator": ("rtd", "sentence")}, "electra"),
 }
 

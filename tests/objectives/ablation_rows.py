@@ -35,6 +35,9 @@ ROWS = {
                   {"mlm/loss": LN100, "rtd/loss": LN2, "sentence/loss": LN2}),
   "contrastive, sentences alone": ("contrastive", dict(rtd_weight=0.0, mlm_weight=0.0), 0, {
     "discriminator/sentence_head/.*": True, "discriminator/rtd_head/.*": False, "generator/.*": False}, {}),
+  "hard_tokens": ("hard_tokens", dict(weight_tying="none"), 0, {
+    "encoder/(embeddings|layer_..)/.*": True, "encoder/mlm_head/.*": True,
+    "generator/(embeddings|layer_..|baseline_head)/.*": True}, {"mlm/loss": LN100}),
   "adversarial": ("adversarial", dict(weight_tying="none"), 0, BODY | GENERATOR_BODY | {
     "generator/baseline_head/.*": True},
     {"mlm/loss": LN100, "rtd/loss": LN2, "adversarial/reward": -LN2, "adversarial/baseline_loss": LN2}),

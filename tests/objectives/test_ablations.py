@@ -51,6 +51,7 @@ def test_all_tokens_mlm_at_initialisation():
 TOTALS = {  # row -> the weighted sum of means that its loss is; JUDGED: 50 x the share of tokens that are judged
   "electra_15": "1 * mlm + JUDGED * rtd", "electra_15_other": "1 * mlm + JUDGED * rtd",
   "replace_mlm": "1 * mlm + 1 * replace_mlm", "all_tokens_mlm": "1 * mlm + 1 * all_tokens_mlm",
+  "hard_tokens": "1 * mlm + 1 * difficulty",
   "contrastive": "1 * mlm + 50 * rtd + 1 * sentence", "two_stage, first": "1 * mlm", "two_stage, second": "50 * rtd",
   "rtd, unigram": "50 * rtd",
 }
