@@ -11,12 +11,18 @@ from electra_jax import recipes
 PAPER = {
   "ELECTRA Table 3": (("average",), {"ELECTRA": (85.0,), "All-Tokens MLM": (84.3,), "Replace MLM": (82.4,),
                                      "ELECTRA 15%": (82.4,), "BERT": (82.2,)}),
+  "ELECTRA Tables 1 and 2": (("average",), {
+    "ELECTRA-Small": (79.0,), "BERT-Small": (74.7,), "ELECTRA-Base": (85.1,), "BERT-Base": (82.2,),
+    "ELECTRA-Large": (89.0,), "BERT-Large": (87.2,)}),  # BERT is the paper's own
   "RoBERTa Table 1": (("squad_v2.0", "mnli", "sst2"), {"static": (78.3, 84.3, 92.5), "dynamic": (78.7, 84.0, 92.9)}),
   "RoBERTa Table 2": (("squad_v1.1", "squad_v2.0", "mnli", "sst2", "race"), {
     "SEGMENT-PAIR": (90.4, 78.7, 84.0, 92.9, 64.2), "SENTENCE-PAIR": (88.7, 76.2, 82.9, 92.1, 63.0),
     "FULL-SENTENCES": (90.4, 79.1, 84.7, 92.5, 64.8), "DOC-SENTENCES": (90.6, 79.7, 84.7, 92.7, 65.6)}),
   "RoBERTa Table 3": (("perplexity", "mnli", "sst2"), {
     "256": (3.99, 84.7, 92.7), "2K": (3.68, 85.2, 92.9), "8K": (3.77, 84.6, 92.8)}),
+  "RoBERTa Table 4": (("squad_v1.1", "squad_v2.0", "mnli", "sst2"), {
+    "BOOKS + WIKI": (93.6, 87.3, 89.0, 95.3), "+ additional data": (94.0, 87.7, 89.3, 95.6),
+    "+ pretrain longer": (94.4, 88.7, 90.0, 96.1), "+ pretrain even longer": (94.6, 89.4, 90.2, 96.4)}),
 }
 TITLES = {"average": "{} GLUE", "squad_v1.1": "SQuAD 1.1 {}", "squad_v2.0": "SQuAD 2.0 {}", "mnli": "MNLI-m {}",
           "sst2": "SST-2 {}", "race": "RACE {}", "perplexity": "ppl {}"}
@@ -44,6 +50,8 @@ HIDDEN_256 = {"model.hidden_size": 256, "model.embedding_size": 256, "model.inte
               "model.num_attention_heads": 4}
 HIDDEN_512 = {"model.hidden_size": 512, "model.embedding_size": 512, "model.intermediate_size": 2048,
               "model.num_attention_heads": 8}
+FOUR_TIMES = "The paper names no steps: four times Table 4's are ours."
+FIVE_CORPORA = "160GB, a --config.data.path of all five corpora (section 3.2)"
 STEPS_500K = {"train.num_steps": 500_000}
 DYNAMIC = {"data.masking.num_static_masks": 0}  # RoBERTa, from section 4.1 on
 LARGER_BATCHES = "batches of as many tokens, so of more sequences"
@@ -77,6 +85,11 @@ def _roberta_table3(row: str, rate: float, beta2: float, warmup_steps: int, batc
   return _roberta("RoBERTa Table 3", row, f"{batch_size} sequences, {num_steps:,} steps, learning rate {rate:g}", {
     "optimizer.learning_rate": rate, "optimizer.beta2": beta2, "optimizer.warmup_steps": warmup_steps,
     "train.batch_size": batch_size, "train.num_steps": num_steps}, base="roberta_table2_full_sentences")
+
+
+def _roberta4(row: str, corpora: str, num_steps: int) -> tuple[str, str, dict]:
+  return _roberta("RoBERTa Table 4", row, f"{corpora}, {num_steps:,} steps", {"train.num_steps": num_steps},
+                  base="roberta_large")
 
 
 ROWS = {
@@ -161,7 +174,25 @@ ROWS = {
                              '"slightly decreased performance on downstream tasks".', "base",
                              {"objective.name": "contrastive"}),
 
-  # ---- RoBERTa Tables 1, 2, 3
+  # ---- ELECTRA Figures 1 and 4: sizes, and curves to convergence
+  **{f"figure1_{recipe}": (f'ELECTRA Figure 1, "{row}": {printed("ELECTRA Tables 1 and 2", row)}.', base, {})
+     for recipe, row, base in (
+       ("electra_small", "ELECTRA-Small", "small"), ("bert_small", "BERT-Small", "bert_small"),
+       ("electra_base", "ELECTRA-Base", "base"), ("bert_base", "BERT-Base", "bert_base"),
+       ("electra_large", "ELECTRA-Large", "large"), ("bert_large", "BERT-Large", "bert_large"))},
+  **{f"figure4_{name}_{size}": (
+    f"ELECTRA Figure 4 left and center: {label} of {size} hidden units. The figure's sizes and numbers are not in the "
+    "text: sizes are Figure 3's, the layers stay Base's twelve, trained as long as Base.", recipe, sizes)
+     for size, sizes in ((512, HIDDEN_512), (256, HIDDEN_256))
+     for name, label, recipe in (("electra", "ELECTRA", "base"), ("bert", "BERT", "bert_base"))},
+  "figure4_electra_small_converged": (
+    f"ELECTRA Figure 4 right: ELECTRA-Small \"trained fully to convergence\". {FOUR_TIMES}", "small",
+    {"train.num_steps": 4_000_000}),
+  "figure4_bert_small_converged": (
+    f"ELECTRA Figure 4 right: BERT-Small \"trained fully to convergence\". {FOUR_TIMES}", "bert_small",
+    {"train.num_steps": 5_800_000}),
+
+  # ---- RoBERTa Tables 1, 2, 3, 4
   "roberta_table1_static": _roberta("RoBERTa Table 1", "static", "ten masks per sequence, each in every tenth epoch",
                                     {"data.masking.num_static_masks": 10}),
   "roberta_table1_dynamic": _roberta("RoBERTa Table 1", "dynamic", "a new mask in each epoch", DYNAMIC),
@@ -175,6 +206,11 @@ ROWS = {
   "roberta_table3_256": _roberta_table3("256", 1e-4, 0.999, 10_000, 256, 1_000_000),
   "roberta_table3_2k": _roberta_table3("2K", 7e-4, 0.98, 6_000, 2048, 125_000),
   "roberta_table3_8k": _roberta_table3("8K", 1e-3, 0.98, 1_500, 8192, 31_000),
+  # The corpora are the user's data.path: docs/papers.md says where they are.
+  "roberta_table4_100k": _roberta4("BOOKS + WIKI", "16GB", 100_000),
+  "roberta_table4_additional_data": _roberta4("+ additional data", FIVE_CORPORA, 100_000),
+  "roberta_table4_300k": _roberta4("+ pretrain longer", FIVE_CORPORA, 300_000),
+  "roberta_table4_500k": _roberta4("+ pretrain even longer", FIVE_CORPORA, 500_000),
 }
 
 
@@ -216,6 +252,20 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
           "hard tokens": ("appendix_f_hard_tokens",),
           "temperature 2": ("appendix_f_temperature",), "never the original": ("appendix_f_excluded_original",),
           "contrastive": ("appendix_f_contrastive",)}),
+  "figure1": dict(
+    says="At every budget ELECTRA is ahead of BERT.",
+    **compared("ELECTRA Tables 1 and 2", {
+      "ELECTRA-Small": "figure1_electra_small", "BERT-Small": "figure1_bert_small",
+      "ELECTRA-Base": "figure1_electra_base", "BERT-Base": "figure1_bert_base",
+      "ELECTRA-Large": "figure1_electra_large", "BERT-Large": "figure1_bert_large"}) | {"source": "ELECTRA Figure 1"}),
+  "figure4": dict(
+    source="ELECTRA Figure 4, left and center", says="ELECTRA's gains grow larger as the models get smaller.",
+    rows={f"{label} {size}": (row,) for size in (768, 512, 256) for label, row in (
+      ("ELECTRA", "table3_electra" if size == 768 else f"figure4_electra_{size}"),
+      ("BERT", "table3_bert" if size == 768 else f"figure4_bert_{size}"))}),
+  "figure4_right": dict(
+    source="ELECTRA Figure 4, right", says="A small ELECTRA converges to higher accuracy than BERT.",
+    rows={"ELECTRA-Small": ("figure4_electra_small_converged",), "BERT-Small": ("figure4_bert_small_converged",)}),
   "footnote7": dict(
     source="ELECTRA footnote 7", says="Random other positions than the masked ones are slightly worse.",
     rows={"ELECTRA": ("table3_electra", *numbers("ELECTRA Table 3", "ELECTRA")),
@@ -234,6 +284,12 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
     says="Large batches improve perplexity and MNLI.",
     **compared("RoBERTa Table 3", {"256": "roberta_table3_256", "2K": "roberta_table3_2k", "8K": "roberta_table3_8k"},
                ("perplexity", *MNLI_SST2))),
+  "roberta_table4": dict(
+    says="More data helps, and longer training on it.",
+    equal={"+ pretrain longer": "steps:BOOKS + WIKI*3", "+ pretrain even longer": "steps:BOOKS + WIKI*5"},
+    **compared("RoBERTa Table 4", {
+      "BOOKS + WIKI": "roberta_table4_100k", "+ additional data": "roberta_table4_additional_data",
+      "+ pretrain longer": "roberta_table4_300k", "+ pretrain even longer": "roberta_table4_500k"}, MNLI_SST2)),
 }
 
 

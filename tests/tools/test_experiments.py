@@ -97,6 +97,23 @@ def test_every_task_of_a_table_can_be_run():
     assert {f"{task}:task.max_length" for task in one.tasks} <= {key.partition("=")[0] for key in one.fine_tuning}
 
 
+def test_a_grid_has_a_run_for_every_choice(tmp_path):
+  """ELECTRA Appendix A's search of lambda and rates, Appendix B's of the layer decay."""
+  (table,) = rows.tables_of(["ablations:roberta_table4"])
+  assert [row.num_steps for row in rows.plan(table, "out", Budget(steps=10))] == [10, 10, 30, 50]
+  (table,) = rows.tables_of(["small-vs-bert"])
+  grid = ["objective.rtd_weight=10,50", "optimizer.learning_rate=1e-4,5e-4"]
+  found = rows.plan(rows.with_grid(table, grid), "out", Budget(steps=10, grid=grid))
+  assert [(row.config.objective.rtd_weight, row.config.optimizer.learning_rate) for row in found[:4]] == [
+    (10, 1e-4), (10, 5e-4), (50, 1e-4), (50, 5e-4)]
+  assert len({row.folder for row in found}) == len({row.model.name for row in found}) == 8
+  assert found[0].folder == "out/models/evidence_electra_small-rtd_weight=10-learning_rate=1e-4-10"
+  assert "--config.objective.rtd_weight=10.0" in runs.pretrain_command(found[0], place(tmp_path))
+  points = finetuning.grid(["cola"], Tuning(rates=["1e-4", "5e-5"], grid=["task.layer_decay=0.9,0.8,0.7"]))
+  assert len(points) == 6 and points[0].folder("out") == "out/cola/rate_1e-4_batch_recipe_layer_decay=0.9"
+  assert "task.layer_decay=0.9" in finetuning.recipe_and_settings(points[0], Tuning(), "w", "GLUE")[1]
+
+
 def test_budgets_are_equal_in_flops_steps_or_time():
   electra, bert = plan("small-vs-bert", "out", 1e17)
   assert electra.flops == pytest.approx(1e17, rel=1e-4) and bert.flops == pytest.approx(1e17, rel=1e-4)

@@ -26,6 +26,7 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
                            --glue=GLUE --out=runs/evidence --devices=0,1
   Without labels:      ... run ablations:table3,tiny --steps=200 --probe --out=runs/table3
   Recipes of your own: ... run configs/small.py my.py --flops=1e16 --probe --out=runs/two
+  A grid:              ... run configs/base.py --steps=10000 --grid=objective.rtd_weight=1,10,20,50,100 --out=runs/grid
   GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue --rates=1e-4,2e-4 --batch_sizes=16,32
   Into the documents:  ... publish --out=runs/evidence
 
@@ -55,7 +56,12 @@ def place() -> runs.Place:
 
 def budget() -> Budget:
   """Of the pre-trainings."""
-  return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
+  return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.grid, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
+
+
+def chosen_tables(arguments: list[str]) -> list[Table]:
+  """Those that the command names, each model at every point of --grid."""
+  return [rows_lib.with_grid(table, FLAGS.grid) for table in rows_lib.tables_of(arguments)]
 
 
 def own_tuning() -> dict[str, Any]:
@@ -64,7 +70,8 @@ def own_tuning() -> dict[str, Any]:
               *[f"task.max_train_examples={FLAGS.max_train_examples}"] * (FLAGS.max_train_examples is not None),
               *FLAGS.glue_set]
   values = {"recipe": FLAGS.recipe, "paper": FLAGS.paper, "settings": settings, "rates": FLAGS.rates.split(","),
-            "batch_sizes": FLAGS.batch_sizes.split(","), "from_mnli": FLAGS.from_mnli, "ensemble": FLAGS.ensemble}
+            "batch_sizes": FLAGS.batch_sizes.split(","), "grid": FLAGS.glue_grid,
+            "from_mnli": FLAGS.from_mnli, "ensemble": FLAGS.ensemble}
   defaults = Tuning._field_defaults
   return {key: value for key, value in values.items() if value and value != [""] and value != defaults[key]}
 
@@ -99,7 +106,7 @@ def repeated() -> str:
 
 def plan(arguments: list[str]) -> None:
   """Prints each run with its steps."""
-  for table in rows_lib.tables_of(arguments):
+  for table in chosen_tables(arguments):
     print(rows_lib.describe(table, rows_lib.plan(table, FLAGS.out, budget(), only=only())))
 
 
@@ -118,7 +125,7 @@ def run(arguments: list[str]) -> None:
                     fix="use --tasks=cola,rte")
   if FLAGS.init_from:
     return sweep(names)
-  tables = rows_lib.tables_of(arguments)
+  tables = chosen_tables(arguments)
   for table in tables:
     records.record(FLAGS.out, table, budget()._replace(speeds=given_speeds(table)), own_tuning(), repeated())
     print(rows_lib.describe(table, records.planned(FLAGS.out, table, only())), flush=True)
@@ -222,6 +229,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("speed", [], "RECIPE=TOKENS_PER_SECOND alone on the device, for the rows of equal time; "
                             "default: what its run reached, which says nothing where models shared the device.")
   flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
+  flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: each pre-training once with every choice of values.")
   flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")
   flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the table's.")
   flags.DEFINE_integer("seeds", None, "Fine-tunings of each task.", lower_bound=1)
@@ -231,6 +239,7 @@ def define_flags() -> None:
   flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta, bert.")
   flags.DEFINE_string("rates", "", "Learning rates, with commas; empty = the recipe's.")
   flags.DEFINE_string("batch_sizes", "", "Batch sizes, with commas; empty = the recipe's.")
+  flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE of the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")
   flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")

@@ -17,6 +17,7 @@ from electra_jax.finetuning import ensembles, results, submissions
 from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
 from electra_jax.tools.experiments.processes import Failed, Running
+from electra_jax.tools.experiments.rows import combinations, folder_part
 
 FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1
 # The slowest task first, so that no slow one is left at the end; others may start from MNLI.
@@ -31,6 +32,7 @@ class Tuning(NamedTuple):
   settings: Sequence[str] = ()  # KEY=VALUE, or TASK:KEY=VALUE of one task
   rates: Sequence[str] = ("",)  # learning rates; "" = the recipe's
   batch_sizes: Sequence[str] = ("",)
+  grid: Sequence[str] = ()  # KEY=VALUE,VALUE of further keys
   from_mnli: bool = False  # RTE, STS-B and MRPC start from the best MNLI run
   ensemble: int = 0  # best runs of each task that answer together
 
@@ -41,10 +43,12 @@ class Point(NamedTuple):
   task: str
   rate: str  # "" = the recipe's
   batch_size: str
+  others: tuple[str, ...] = ()  # KEY=VALUE
 
   def folder(self, out: str) -> str:
     """Its workdir."""
-    return os.path.join(out, self.task, f"rate_{self.rate or 'recipe'}_batch_{self.batch_size or 'recipe'}")
+    name = f"rate_{self.rate or 'recipe'}_batch_{self.batch_size or 'recipe'}"
+    return os.path.join(out, self.task, "_".join([name, *map(folder_part, self.others)]))
 
   def results(self, out: str) -> str:
     """Appears when all seeds have ended."""
@@ -58,7 +62,8 @@ def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
   ['mnli', 'mnli', 'rte', 'rte']
   """
   ordered = sorted(names, key=ORDER.index)
-  return [Point(*point) for point in itertools.product(ordered, tuning.rates or [""], tuning.batch_sizes or [""])]
+  return [Point(*point) for point in itertools.product(ordered, tuning.rates or [""], tuning.batch_sizes or [""],
+                                                       combinations(tuning.grid))]
 
 
 def settings_of(task: str, settings: Sequence[str]) -> list[str]:
@@ -75,7 +80,7 @@ def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: 
   """The run of a point: its recipe, and KEY=VALUE on it."""
   settings = [f"task.init_from={init_from}", f"task.data_dir={data_dir}", *settings_of(point.task, tuning.settings)]
   settings += [f"optimizer.learning_rate={point.rate}"] * bool(point.rate)
-  settings += [f"train.batch_size={point.batch_size}"] * bool(point.batch_size)
+  settings += [*[f"train.batch_size={point.batch_size}"] * bool(point.batch_size), *point.others]
   return f"{tuning.recipe}:{point.task}" + f",{tuning.paper}" * bool(tuning.paper), settings
 
 
@@ -100,8 +105,8 @@ def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_d
     left = limit - (time.monotonic() - begun) if limit else 0.0
     if (limit and left <= 0) or is_finished(point, out, recipe, settings):
       return None
-    print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}: "
-          f"{point.folder(out)}", flush=True)
+    print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}"
+          f"{''.join(f', {one}' for one in point.others)}: {point.folder(out)}", flush=True)
     try:
       running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1, left)
     except Failed as error:
@@ -152,7 +157,7 @@ def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
     for metric in glue.row_of(point.task).metrics:
       row = _summary(point, out)[metric]
       spread = " | ".join(percent(row[key]) for key in ("median", "min", "max", "sd"))
-      where = f"{point.rate or 'recipe'} | {point.batch_size or 'recipe'}"
+      where = f"{point.rate or 'recipe'} | {', '.join([point.batch_size or 'recipe', *point.others])}"
       mark = "*" * (best[point.task] == point)
       lines.append(f"| {point.task} | {metric} | {where} | {spread} | {row['num_runs']} | {mark} |")
   medians = {task: {name: row["median"] for name, row in _summary(point, out).items()} for task, point in best.items()}

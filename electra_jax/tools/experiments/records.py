@@ -49,7 +49,7 @@ def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], co
                       got=f"(FLOPs, steps) {other.flops, other.steps} there, {budget.flops, budget.steps} asked for")
   is_named = table.name != "recipes"
   shared = [setting for setting in budget.settings if setting.startswith(("log.", "train.compute_dtype="))]
-  facts = {"arguments": [table.name] if is_named else [model.recipe for model in table.models],
+  facts = {"arguments": [table.name] if is_named else [*dict.fromkeys(model.recipe for model in table.models)],
            "budget": budget._asdict(), "fine_tuning": tuning_folder(tuning), "command": command,
            "tuning": {**tuning, "settings": [*table.fine_tuning, *shared, *tuning.get("settings", ())]}}
   os.makedirs(out, exist_ok=True)
@@ -90,6 +90,6 @@ def figures_of(out: str, table: Table) -> list[dict]:
 def collect(out: str) -> list[dict]:
   """OUT/results.json: every figure of every table so far."""
   found = [one for facts in recorded(out).values() for table in rows.tables_of(facts["arguments"])
-           for one in figures_of(out, table)]
+           for one in figures_of(out, rows.with_grid(table, Budget(**facts["budget"]).grid))]
   results.save(os.path.join(out, "results.json"), found)
   return found

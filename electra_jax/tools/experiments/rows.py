@@ -1,5 +1,6 @@
 """Rows of an experiment: the recipes of a table with the steps that one budget pays for."""
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,10 @@ class Model(NamedTuple):
   recipe: str  # as --config names it
   key: str  # as --only and --speed name it: ROW or ROW:VARIANT
   paper: dict[str, float]  # metric -> what the paper prints
-  # What is equal. flops: the budget's | steps:NAME: as many as that model's | seconds:NAME: as long as that model took
+  # What is equal. flops: the budget's | steps:NAME: as many as that model's, steps:NAME*3: three times as many |
+  # seconds:NAME: as long as that model took
   equal: str = "flops"
+  settings: tuple[str, ...] = ()  # KEY=VALUE on the recipe, of a point of a grid
 
 
 class Table(NamedTuple):
@@ -46,6 +49,7 @@ class Budget(NamedTuple):
   flops: float | None = None  # of each model, in the paper's convention; None: the table's
   steps: int | None = None  # in place of FLOPs
   settings: Sequence[str] = ()  # KEY=VALUE for every recipe
+  grid: Sequence[str] = ()  # KEY=VALUE,VALUE: each model once for every choice
   pretrainings: int = 1  # of each model, with as many seeds
   points: int = 10  # checkpoints and evaluations of a run
   probe: bool = False  # whether all checkpoints are kept, to be probed
@@ -123,6 +127,35 @@ def tables_of(arguments: Sequence[str]) -> list[Table]:
   return [*found, Table("recipes", tuple(models))] if models else found
 
 
+def with_grid(table: Table, grid: Sequence[str]) -> Table:
+  """The table with each model once for every choice of the grid's values; ELECTRA's searches are in Appendix A.
+
+  >>> table = Table("a", (Model("A", "small", "small", {}),))
+  >>> [model.name for model in with_grid(table, ["seed=1,2"]).models]
+  ['A, seed=1', 'A, seed=2']
+  """
+  def named(name: str, choice: Sequence[str]) -> str:
+    return ", ".join([name, *choice])
+
+  def point(model: Model, choice: tuple[str, ...]) -> Model:
+    kind, colon, other = model.equal.partition(":")
+    other, star, factor = other.partition("*")
+    return model._replace(name=named(model.name, choice), settings=choice,
+                          equal=kind + colon + (named(other, choice) if other else "") + star + factor)
+
+  return table._replace(models=tuple(point(model, choice) for model in table.models for choice in combinations(grid)))
+
+
+def combinations(grid: Sequence[str]) -> list[tuple[str, ...]]:
+  """Every choice of a value for each KEY=VALUE,VALUE; without any a single one of nothing.
+
+  >>> combinations(["task.layer_decay=0.9,0.8", "seed=1"]), combinations([])
+  ([('task.layer_decay=0.9', 'seed=1'), ('task.layer_decay=0.8', 'seed=1')], [()])
+  """
+  parts = [setting.partition("=") for setting in grid]
+  return list(itertools.product(*([f"{key}={value}" for value in values.split(",")] for key, _, values in parts)))
+
+
 def slug(name: str) -> str:
   """A recipe's or table's name as that of a folder.
 
@@ -131,6 +164,15 @@ def slug(name: str) -> str:
   """
   path, _, variant = name.partition(":")
   return re.sub(r"[^\w-]+", "_", " ".join(filter(None, (os.path.basename(path).removesuffix(".py"), variant))))
+
+
+def folder_part(setting: str) -> str:
+  """KEY=VALUE as a part of a folder's name.
+
+  >>> folder_part("objective.rtd_weight=1e2")
+  'rtd_weight=1e2'
+  """
+  return re.sub(r"[^\w.=-]+", "_", setting.split(".", 1)[-1])
 
 
 def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[str, float] | None = None,
@@ -150,17 +192,18 @@ def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[st
                     allowed="one of the two", fix="use --steps=200, or --flops=1e15")
   for model in table.models:
     kind, _, other = model.equal.partition(":")
+    other, _, factor = other.partition("*")
     if kind == "seconds" and not {model.key, rows[other].model.key} <= speeds.keys():
       continue
     _, given = recipes.load(model.recipe)
-    own_length = _override(given, budget.settings)
+    own_length = _override(given, [*budget.settings, *model.settings])
     config_lib.fit_dispatches(given)
     updates = given.train.steps_per_dispatch
     if kind == "flops":
       steps = budget.steps or config_lib.whole_dispatches(
         flops.steps_within(config_lib.resolve(given), total or 0.0), updates)
     else:
-      steps = rows[other].num_steps
+      steps = rows[other].num_steps * int(factor or 1)
     if kind == "seconds":
       steps = config_lib.whole_dispatches(round(steps * speeds[rows[other].model.key] / speeds[model.key]), updates)
     set_steps(given, steps)
@@ -171,7 +214,8 @@ def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[st
       given.checkpoint.keep_every_steps = every
     config_lib.fit_dispatches(given)
     rows[model.name] = Planned(model, given, config_lib.resolve(given),
-                               os.path.join(out, "models", f"{slug(model.recipe)}-{steps}"))
+                               os.path.join(out, "models", "-".join([slug(model.recipe), *map(
+                                 folder_part, model.settings), str(steps)])))
   chosen = [row for row in rows.values() if not only or row.model.key in only]
   return [_with_seed(row, number) for number in range(budget.pretrainings) for row in chosen]
 
