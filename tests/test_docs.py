@@ -77,6 +77,17 @@ def test_links_and_named_files_exist():
     assert not [path for path in named if not (ROOT / path).exists() and path not in EXAMPLES], page
 
 
+def test_what_the_table_of_the_papers_names_exists():
+  text = (ROOT / "docs/papers.md").read_text()
+  tests = "".join(f"{path.stem}::{name} " for path in (ROOT / "tests").rglob("test_*.py")
+                  for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
+  named = re.findall(r"`(test_\w+::test_\w+)`", text)
+  assert len(named) > 50 and not [name for name in named if f"{name} " not in tests]
+  paths = re.findall(r"`([a-z_]+/[\w/]+\.py|[a-z_]+\.py)`", text)
+  bases = [ROOT / base for base in ("", "electra_jax", "configs", "configs/finetune")]
+  assert not [path for path in paths if not any((base / path).exists() for base in bases)]
+
+
 def test_every_page_of_the_site_is_in_its_navigation():
   """Built and checked whole by `mkdocs build --strict`, nightly."""
   listed = re.findall(r"^ +- .*: ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
