@@ -35,7 +35,7 @@ def num_predictions(rate: float, num_tokens: int) -> int:
   return math.ceil(rate * num_tokens - 1e-9)
 
 
-def num_slots(masking, length: int) -> int:
+def num_slots(masking: ConfigDict, length: int) -> int:
   """Predictions of a row that is shorter than `data.sequence_length`: fewer tokens have fewer.
 
   Args:
@@ -131,7 +131,7 @@ def fit_to_encoder(hidden_size: int, num_layers: int) -> dict[str, float]:
           "task.fresh_layers": 0 if hidden_size >= 128 else num_layers}
 
 
-def flatten(config: ConfigDict | FrozenConfigDict | dict, prefix: str = "") -> dict[str, object]:
+def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, object]:
   """{"train.num_steps": 20, ...}: every leaf under its dotted key."""
   flat = {}
   for key, value in (config if isinstance(config, dict) else config.to_dict()).items():
@@ -167,7 +167,7 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   return changes
 
 
-def save(path: str, given: ConfigDict, resolved: FrozenConfigDict, text: dict | None = None) -> None:
+def save(path: str, given: ConfigDict, resolved: ConfigDict, text: dict | None = None) -> None:
   """Writes the given and the resolved config, package versions and the git commit as JSON, atomically.
 
   Args:

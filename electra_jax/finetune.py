@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
 from electra_jax.finetuning import losses, predictions, pretrained, results
 from electra_jax.finetuning.predictions import Run, Split
@@ -34,7 +35,8 @@ from electra_jax.training import workdir as workdir_lib
 CARRIED = ("task.", "mesh.", "log.", "seed", "train.compute_dtype", "train.kernels", "train.remat")
 
 
-def finetune(given, workdir: str, start: pretrained.Pretrained | None = None) -> dict[str, dict[str, float]]:
+def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | None = None
+             ) -> dict[str, dict[str, float]]:
   """Trains `task.num_seeds` runs, or those that the workdir lacks. Returns {metric: summary over the seeds}.
 
   Args:
@@ -80,13 +82,13 @@ class SeedsState(NamedTuple):
   best_score: Any  # [seeds], -inf before the first
 
 
-def is_due(config, step: int) -> bool:
+def is_due(config: ConfigDict, step: int) -> bool:
   """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
   is_last = step == config.train.num_steps
   return bool(config.eval.finetune_tasks) and (is_last or progress.is_due(step, config.eval.finetune_every_steps))
 
 
-def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
+def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
   """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training's step: the medians over the seeds.
 
   Each task by its recipe, which is ELECTRA's Table 5, and of an encoder of Large's width its Large column, with those
@@ -106,7 +108,7 @@ def finetune_run(given, workdir: str, step: int, start: pretrained.Pretrained) -
   return found
 
 
-def read_data(task: tasks.Task, tokenizer, max_length: int, max_train_examples: int = 0) -> dict[str, Split]:
+def read_data(task: tasks.Task, tokenizer: Tokenizer, max_length: int, max_train_examples: int = 0) -> dict[str, Split]:
   """Every split that is trained or scored on, as features; 0 = all training examples."""
   found = {}
   for split in task.splits:
@@ -136,7 +138,7 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
   return c
 
 
-def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
+def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
@@ -144,7 +146,7 @@ def make_run(config, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Ru
   return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, mesh)
 
 
-def groups(config, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def groups(config: ConfigDict, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
   """Seeds that train together, without those that are finished."""
   seeds = [config.seed + i for i in range(config.task.num_seeds)]
   size = config.task.seeds_at_once or len(seeds)
@@ -311,7 +313,7 @@ def chosen_params(state: SeedsState, select: str) -> PyTree:
                       state.best_params, state.params)
 
 
-def describe(config, task: tasks.Task, data: dict[str, Split]) -> str:
+def describe(config: ConfigDict, task: tasks.Task, data: dict[str, Split]) -> str:
   """One line before the start."""
   sizes = ", ".join(f"{len(data[split].examples):,} {split}" for split in task.splits)
   cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ml_collections import ConfigDict
+
 from electra_jax.objectives.table import ROWS
 
 # Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
@@ -68,7 +70,7 @@ class Network:
   mlm_share: float = PAPER_MLM_SHARE  # at the softmax, in the paper's count; 1 for language models
 
 
-def model_flops(config) -> FlopCount:
+def model_flops(config: ConfigDict) -> FlopCount:
   """The matrix products that a training step needs: what MFU is measured by.
 
   Backward costs twice forward (x3 in all), embedding lookups nothing, the MLM head runs at the masked slots only, the
@@ -84,7 +86,7 @@ def model_flops(config) -> FlopCount:
   return _count("matmuls only, 3 x forward, sparse lookups", config, config.model.vocab_size, forward, 3)
 
 
-def paper_flops(config) -> FlopCount:
+def paper_flops(config: ConfigDict) -> FlopCount:
   """The ELECTRA paper's count, for numbers beside its tables (Appendix C).
 
   Backward costs as much as forward (x2), every embedding lookup is a product with a one-hot vector (token, position
@@ -98,7 +100,7 @@ def paper_flops(config) -> FlopCount:
                 config.data.tokenizer.vocab_size, paper_forward, 2)
 
 
-def steps_within(config, total_flops: float) -> int:
+def steps_within(config: ConfigDict, total_flops: float) -> int:
   """Optimizer updates that a budget in the paper's convention pays for, to the nearest; at least 1.
 
   Recipes that get the same budget are compared as in the paper's tables: "the same training FLOPs" (section 3.3).
@@ -115,7 +117,7 @@ def paper_forward(net: Network) -> dict[str, float]:
   return _encoder(net) | _heads(net, net.mlm_share) | {"embedding_lookup": lookup, "elementwise": _elementwise(net)}
 
 
-def _count(convention: str, config, vocab_size: int, forward: Callable[[Network], dict[str, float]],
+def _count(convention: str, config: ConfigDict, vocab_size: int, forward: Callable[[Network], dict[str, float]],
            factor: int) -> FlopCount:
   """`forward` gives operations per token of one network by term."""
   num_tokens = config.train.batch_size * config.data.sequence_length
@@ -124,7 +126,7 @@ def _count(convention: str, config, vocab_size: int, forward: Callable[[Network]
   return FlopCount(convention, terms, config.train.num_steps)
 
 
-def _passes(config, network: str, factor: int) -> float:
+def _passes(config: ConfigDict, network: str, factor: int) -> float:
   """Forward passes that a step of a network costs: `factor` where it learns, 1 where it is frozen; the run's mean."""
   if config.objective.name != "two_stage":
     return factor
@@ -132,7 +134,7 @@ def _passes(config, network: str, factor: int) -> float:
   return factor * first + (1 - first) if network == "generator" else factor * (1 - first)
 
 
-def _networks(config, vocab_size: int) -> dict[str, Network]:
+def _networks(config: ConfigDict, vocab_size: int) -> dict[str, Network]:
   """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
   def network(branch, heads_on_top):
     return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
@@ -145,7 +147,7 @@ def _networks(config, vocab_size: int) -> dict[str, Network]:
           if name != "generator" or config.generator.kind == "learned"}
 
 
-def kept_network(config) -> Network:
+def kept_network(config: ConfigDict) -> Network:
   """The encoder that fine-tuning keeps: the discriminator, or the masked LM itself; the vocabulary unpadded."""
   networks = _networks(config, config.data.tokenizer.vocab_size)
   return next(network for name, network in networks.items() if name != "generator")

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax.errors import UserError
 
@@ -98,7 +99,7 @@ def auc(positives, negatives) -> float:
   return float((positives * (below + 0.5 * negatives)).sum() / num_pairs)
 
 
-def check_services(config_log) -> None:
+def check_services(config_log: ConfigDict) -> None:
   """Finds out before the data is prepared whether the logs can be kept where the config wants them, too.
 
   Raises:
@@ -137,7 +138,7 @@ class MetricWriter:
     UserError: the folder cannot be written, the disk is full, or wandb is asked for and not installed.
   """
 
-  def __init__(self, workdir: str, config_log, *, restored_step: int | None = None, enabled: bool = True,
+  def __init__(self, workdir: str, config_log: ConfigDict, *, restored_step: int | None = None, enabled: bool = True,
                run_config: Mapping | None = None, per_step: Mapping[str, float] | None = None):
     self._workdir, self._enabled, self._per_step = workdir, enabled, per_step or {}
     self._file, self._wandb = None, None

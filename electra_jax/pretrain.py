@@ -11,10 +11,12 @@ from collections.abc import Generator, Iterator
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed, finetune, flops, memory, metrics, progress, sharding
 from electra_jax.data import pipeline
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.exchange import published
 from electra_jax.finetuning import pretrained
@@ -24,7 +26,7 @@ from electra_jax.training import workdir as workdir_lib
 from electra_jax.training.train_state import TrainState, count_parameters
 
 
-def pretrain(given, workdir: str) -> dict[str, float]:
+def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
   """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation, maybe empty.
 
   Args:
@@ -153,7 +155,7 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
   return writer, bar, timer, nonfinite.Watch(config.train, int(state.skipped_in_a_row))
 
 
-def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer) -> TrainState:
+def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer: Tokenizer) -> TrainState:
   """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
   init_from = run.config.checkpoint.init_from
   state = saved.restore_newest(run.abstract_state)

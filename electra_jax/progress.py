@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from electra_jax.flops import hardware_peak
@@ -259,7 +260,8 @@ def describe_goodput(values: Mapping[str, float]) -> str:
                    for name, value in sorted(seconds.items(), key=lambda row: -row[1]))
 
 
-def header(config, workdir: str, *, text: str, num_parameters: int, num_train: int, num_heldout: int, passes: float,
+def header(config: ConfigDict, workdir: str, *, text: str, num_parameters: int, num_train: int, num_heldout: int,
+           passes: float,
            devices: str) -> str:
   """What a pre-training is, a fact a line.
 

@@ -9,10 +9,12 @@ import functools
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
+from ml_collections import ConfigDict
 
 from electra_jax import config
 from electra_jax.data import counter_hash
 from electra_jax.data.counter_hash import Purpose
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
 
 POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
@@ -28,7 +30,8 @@ BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a toke
 
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
-               example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int, masking,
+               example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int,
+               masking: ConfigDict,
                special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
                continues_word: np.ndarray | None = None,
                token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -79,7 +82,7 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
 
 
-def _choose(input_ids, num_tokens, targets, keys, masking, is_ordinary, continues_word, token_odds
+def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, is_ordinary, continues_word, token_odds
             ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of what is put there.
 
@@ -152,7 +155,7 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
 
 
 @functools.lru_cache(maxsize=4)  # it is asked for each batch
-def protected_ids(tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
+def protected_ids(tokenizer: Tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
   """`special_ids` of `mask_batch`: the tokenizer's (roles, unused and control entries) and the entries in `never_mask`.
 
   For markers that a corpus has of its own, such as "<speaker>".
@@ -224,7 +227,7 @@ def span_starts(keys: np.ndarray, length_keys: np.ndarray, candidates: np.ndarra
   return best.reshape(rows, length) - first
 
 
-def _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id):
+def _replace(input_ids, positions, weights, fates, keys, masking: ConfigDict, ordinary_ids, mask_id):
   """The batch's masking fields: what stands at the chosen positions before and after.
 
   Differs from BERT's code, whose random tokens may be special ones.

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax import config
 from electra_jax.config_rules import SHORT_EXAMPLES
 from electra_jax.data import masking as masking_lib
 from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import NoAnswerError, UserError
 
 Batch = dict[str, np.ndarray]
@@ -43,7 +45,7 @@ BATCH_DTYPES = {
 }
 
 
-def batch_shapes(config_data, batch_size: int) -> dict[str, tuple[tuple[int, ...], type]]:
+def batch_shapes(config_data: ConfigDict, batch_size: int) -> dict[str, tuple[tuple[int, ...], type]]:
   """Name -> (shape, dtype) of the arrays of a global batch of full rows."""
   length, slots = config_data.sequence_length, config_data.masking.max_predictions
   shapes: dict[str, tuple[tuple[int, ...], type]] = {
@@ -69,7 +71,8 @@ class BatchSource(NamedTuple):
     return self.make(range(step, step + 1))
 
 
-def make_batch_at(examples, config_data, tokenizer, *, batch_size: int, seed: int, process_index: int = 0,
+def make_batch_at(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int, seed: int,
+                  process_index: int = 0,
                   process_count: int = 1) -> BatchSource:
   """This process's rows of the global batch of each step.
 
@@ -123,14 +126,14 @@ def split(batch: Batch, number: int) -> list[Batch]:
   return [{name: array[i] for name, array in parts.items()} for i in range(number)]
 
 
-def steps_per_epoch(examples, config_data, batch_size: int) -> float:
+def steps_per_epoch(examples, config_data: ConfigDict, batch_size: int) -> float:
   """Steps of one pass over the examples."""
   if config_data.format in SHORT_EXAMPLES:
     return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed=0).steps_per_epoch
   return len(examples) / batch_size
 
 
-def make_order_at(examples, config_data, *, batch_size: int, seed: int
+def make_order_at(examples, config_data: ConfigDict, *, batch_size: int, seed: int
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
   if config_data.format in SHORT_EXAMPLES:
@@ -157,7 +160,8 @@ def local_rows(batch_size: int, process_index: int, process_count: int) -> slice
   return slice(process_index * local, (process_index + 1) * local)
 
 
-def _make_batch(examples, example_ids, epochs, *, masking, tokenizer, seed, length: int, token_odds=None) -> Batch:
+def _make_batch(examples, example_ids, epochs, *, masking: ConfigDict, tokenizer: Tokenizer, seed, length: int,
+                token_odds=None) -> Batch:
   """Rows of `length` tokens, which no example exceeds; ids of -1, at the end, become rows of padding."""
   missing = int((example_ids < 0).sum())
   if missing:
@@ -189,7 +193,8 @@ def _fill(batch: Batch, missing: int, pad_id: int) -> Batch:
           for name, array in batch.items()}
 
 
-def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examples: int = 0, seed: int,
+def eval_batches(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int, max_examples: int = 0,
+                 seed: int,
                  process_index: int = 0, process_count: int = 1) -> Iterator[Batch]:
   """Every held-out example (or the first `max_examples`) once, in order, with the masks of epoch 0.
 
@@ -207,7 +212,7 @@ def eval_batches(examples, config_data, tokenizer, *, batch_size: int, max_examp
   return _in_time(made, "held-out batches")
 
 
-def _eval_batch(examples, example_ids, total, masking, tokenizer, seed) -> Batch:
+def _eval_batch(examples, example_ids, total, masking: ConfigDict, tokenizer: Tokenizer, seed) -> Batch:
   example_ids = np.where(example_ids < total, example_ids, -1)
   return _make_batch(examples, example_ids, np.zeros_like(example_ids), masking=masking, tokenizer=tokenizer, seed=seed,
                      length=examples.sequence_length)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import hf_config, mapping, torch_files
 from electra_jax.exchange.weights import Weights
@@ -258,7 +259,7 @@ def with_gelu_layer(params: dict[str, np.ndarray], head: str, hidden_size: int) 
                    f"{head}/output/kernel": output, f"{head}/output/bias": np.zeros_like(bias)}
 
 
-def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer,
+def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer: Tokenizer,
                  labels: Sequence[str] | None = None) -> Weights:
   """A network as Hugging Face stores it: padding rows of the vocabulary cut, tied copies left to the reader.
 

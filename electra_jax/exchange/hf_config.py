@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import mapping
 
@@ -89,7 +90,7 @@ def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
   return "electra" if is_electra else "bert"
 
 
-def make(family: str, model: dict, heads: tuple[str, ...], tokenizer,
+def make(family: str, model: dict, heads: tuple[str, ...], tokenizer: Tokenizer,
          labels: Sequence[str] | None = None) -> dict:
   """config.json of a network.
 

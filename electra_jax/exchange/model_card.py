@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from ml_collections import ConfigDict
+
 from electra_jax import flops
 
 # Class of transformers -> the task of the model hub that its widget runs.
@@ -10,7 +12,7 @@ TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classifi
          "ForTokenClassification": "token-classification"}
 
 
-def make(name: str, hf_config: dict, config, step: int, num_parameters: int, evaluation: dict | None,
+def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_parameters: int, evaluation: dict | None,
          imported_from: str = "", signs: Sequence[str] = ()) -> str:
   """The card as Markdown with the front matter of the Hugging Face hub.
 
@@ -61,7 +63,7 @@ def make(name: str, hf_config: dict, config, step: int, num_parameters: int, eva
     "## Evaluation", "", *_evaluation(evaluation, step), *(f"**Warning.** {sign}\n" for sign in signs)])
 
 
-def _cost(config, step: int) -> list[str]:
+def _cost(config: ConfigDict, step: int) -> list[str]:
   counts = (flops.paper_flops(config), flops.model_flops(config))
   return ["## Cost", "", "Of the whole run's networks, up to this step.", "",
           *_table({count.convention: f"{step * count.per_step:.3g} FLOPs" for count in counts})]

@@ -9,9 +9,10 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from electra_jax import sharding, tasks
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
 from electra_jax.objectives import base
@@ -31,7 +32,7 @@ class Split(NamedTuple):
 class Run(NamedTuple):
   """What all seeds share."""
 
-  config: FrozenConfigDict
+  config: ConfigDict
   task: tasks.Task
   start: pretrained.Pretrained
   model: Bert
@@ -126,6 +127,6 @@ def predict_tests(run: Run, outputs_of, params) -> dict:
   return found
 
 
-def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer, max_length: int) -> Split:
+def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer: Tokenizer, max_length: int) -> Split:
   """Examples with their features, numbered."""
   return Split(examples, features.of_examples(task, examples, tokenizer, max_length))

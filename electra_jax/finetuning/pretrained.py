@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import sharding
 from electra_jax.data import tokenizers
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, published
 from electra_jax.models.bert import SENTENCE_HEADS, Bert
@@ -52,7 +54,7 @@ def load(path: str) -> Pretrained:
   return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
 
 
-def of_run(config, tokenizer, params: PyTree) -> Pretrained:
+def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> Pretrained:
   """The kept encoder of a run that is still training; every process gets the whole arrays."""
   name = next(name for name in ENCODERS if name in params)
   network = _without_heads(params[name])

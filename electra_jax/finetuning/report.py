@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from ml_collections import ConfigDict
+
 from electra_jax.tasks import glue, race, squad
 from electra_jax.tasks.base import Task
 from electra_jax.tasks.scoring import percent
 
 
-def results_table(config, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
+def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
                   together: Mapping[str, float]) -> str:
   """Markdown: dev scores in percent, their spread, each run, and what the papers have."""
   start = ("random parameters of the size of " if config.task.from_scratch else "") + config.task.init_from

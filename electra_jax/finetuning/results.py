@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.finetuning import ensembles, pictures, report, submissions
 from electra_jax.tasks import baselines, labels, scoring
@@ -22,7 +24,7 @@ from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
 
 
-def claim(config, workdir: str) -> None:
+def claim(config: ConfigDict, workdir: str) -> None:
   """Makes a new workdir; in one with finished or begun seeds, makes sure that it holds this very run.
 
   Raises:
@@ -39,7 +41,7 @@ def claim(config, workdir: str) -> None:
     os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
 
 
-def save_tokenizer_and_labels(workdir: str, tokenizer, task: Task) -> None:
+def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task) -> None:
   """The vocabulary, and labels.json: the label names in the order of the outputs, which predicting needs."""
   if jax.process_index() == 0:
     folder = os.path.join(workdir, "tokenizer")
@@ -102,7 +104,7 @@ def is_stale(curve: list[dict], metric: str, patience_evals: int) -> bool:
   return True
 
 
-def record(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
+def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
            curve: list[dict]) -> None:
   """Writes each seed's outputs and then its result; from here on it is finished.
 
@@ -138,7 +140,7 @@ def write_answers(task: Task, folder: str, outputs: dict) -> None:
   submissions.write_files(folder, task.files(answers))
 
 
-def keep_best_run(config, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
+def keep_best_run(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
                   params_of: Callable[[int], dict]) -> None:
   """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds.
 
@@ -174,7 +176,7 @@ def null_odds_threshold(workdir: str) -> float:
   return read_json(path)["null_odds_threshold"] if os.path.exists(path) else 0.0
 
 
-def conclude(config, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
+def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
   """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
   wanted = range(config.seed, config.seed + config.task.num_seeds)
   runs = [run for run in load(workdir) if run["seed"] in wanted]

@@ -5,12 +5,14 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
+from ml_collections import ConfigDict
+
 from electra_jax.finetuning import ensembles
 from electra_jax.tasks import glue, race, scoring, squad
 from electra_jax.tasks.base import Task
 
 
-def write(config, task: Task, workdir: str, runs: Sequence[dict]) -> str:
+def write(config: ConfigDict, task: Task, workdir: str, runs: Sequence[dict]) -> str:
   """Writes submission.zip with the answers of the best seed; returns what there is to say.
 
   Raises:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
 from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
@@ -235,7 +236,7 @@ def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch len
 
 
 @functools.partial(jax.jit, static_argnames=("network", "config_objective"))
-def _corrupt(params, batch, rng, network: Network, config_objective) -> Int[Array, "batch length"]:
+def _corrupt(params, batch, rng, network: Network, config_objective: ConfigDict) -> Int[Array, "batch length"]:
   return generators.corrupt(rng, network.mlm_logits(params, batch), batch, config_objective).ids
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from electra_jax.models import heads, joint_spans, remat
 from electra_jax.models.embeddings import Embeddings
@@ -31,7 +31,7 @@ HEADS = {
 SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # of fine-tuning; they read what task.pooling says
 
 
-def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, dtype: str,
+def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str,
                             remat: str = "none", kernels: str = "auto") -> TransformerConfig:
   """The `model` branch of a resolved config as the encoder's own description."""
   keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
@@ -42,7 +42,7 @@ def make_transformer_config(config_model: FrozenConfigDict, *, num_tokens: int, 
                            position_init=config_model.get("position_init", "normal"))  # published ones do not say
 
 
-def with_task(transformer: TransformerConfig, config_task: FrozenConfigDict, num_labels: int) -> TransformerConfig:
+def with_task(transformer: TransformerConfig, config_task: ConfigDict, num_labels: int) -> TransformerConfig:
   """The description with what the heads of fine-tuning need, of the `task` branch of a resolved config."""
   keys = ("pooling", "pooler", "num_best", "max_answer_length")
   return dataclasses.replace(transformer, num_labels=num_labels, **{key: config_task[key] for key in keys})

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
 
 
-def make_generator_config(encoder: TransformerConfig, config_generator: FrozenConfigDict) -> TransformerConfig:
+def make_generator_config(encoder: TransformerConfig, config_generator: ConfigDict) -> TransformerConfig:
   """The generator: narrower layers, the kept encoder's embedding width (it is projected, footnote 3)."""
   own = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "initializer_range")
   return dataclasses.replace(encoder, **{name: config_generator[name] for name in own})

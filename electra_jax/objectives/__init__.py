@@ -2,10 +2,12 @@
 
 import importlib
 
+from ml_collections import ConfigDict
+
 from electra_jax.objectives.table import ROWS, counts_tokens
 
 
-def make(transformer, config_generator, config_objective, num_steps: int, token_counts=None):
+def make(transformer, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int, token_counts=None):
   """The `Objective` that `config_objective.name` names, over the encoder that `transformer` describes.
 
   Args:

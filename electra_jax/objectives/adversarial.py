@@ -10,6 +10,7 @@ the loss is -R, and ascent on it is descent on E[R].
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from ml_collections import ConfigDict
 
 from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
@@ -64,7 +65,7 @@ def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Fl
                              + (1 - target) * jax.nn.log_sigmoid(-baseline_logits)))
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
 

@@ -6,6 +6,7 @@ Memory: vocabulary logits at every position are batch x length x vocabulary; rai
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.attention import MASK_BIAS
@@ -15,7 +16,7 @@ from electra_jax.objectives import generators, losses
 from electra_jax.objectives.base import Objective, Phase, apply
 
 
-def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
+def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
   """A masked LM with a copy gate under `encoder/`, beside the generator."""
   return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
                                encoder_heads=("mlm_head", "copy_head"))
@@ -49,7 +50,7 @@ def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Floa
   return jnp.logaddexp(copied, predicted)
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """The generator is trained as in ELECTRA; the kept encoder names the original of every real token.
 

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
@@ -25,7 +26,7 @@ def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.
                              is_replaced=corruption.is_replaced & ~is_kept)
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay as they are.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.objectives import contrastive, sampling
 from electra_jax.objectives.base import Batch, Metrics
@@ -90,7 +91,7 @@ def accuracy(params: PyTree, batch: Batch, network: Network, temperature: float,
   return {f"electra_mlm/{name}": (jnp.sum(weights * value), total) for name, value in right.items()}
 
 
-def applies(config) -> bool:
+def applies(config: ConfigDict) -> bool:
   """Whether the discriminator's optimum is the one of Appendix E: it was trained on every token of corrupted texts.
 
   Not where the generator never draws the original: then p_G of what it replaces is another distribution.
@@ -99,7 +100,7 @@ def applies(config) -> bool:
           and config.generator.kind == "learned" and not config.objective.sampling_excludes_original)
 
 
-def corrupted_share(config) -> float:
+def corrupted_share(config: ConfigDict) -> float:
   """The share of positions that the generator fills, over all rows: `contrastive` leaves some rows as they are."""
   kept = contrastive.UNCHANGED_SHARE if config.objective.name == "contrastive" else 0.0
   return config.data.masking.rate * (1 - kept)

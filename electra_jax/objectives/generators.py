@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra, make_generator_config
@@ -54,7 +55,8 @@ GENERATORS: dict[str, Callable[[Electra, Any], LogitsFn]] = {  # (model, token_c
 }
 
 
-def make_model(transformer: TransformerConfig, config_generator, config_objective, **heads_and_name) -> Electra:
+def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict,
+               **heads_and_name) -> Electra:
   """Both networks; `transformer` describes the kept one, `heads_and_name` goes to `Electra`."""
   if counts_tokens(config_generator):
     return Electra(transformer, None, "none", **heads_and_name)
@@ -62,7 +64,8 @@ def make_model(transformer: TransformerConfig, config_generator, config_objectiv
   return Electra(transformer, generator, config_objective.weight_tying, **heads_and_name)
 
 
-def make(model: Electra, config_generator, config_objective, token_counts: np.ndarray | None) -> Callable:
+def make(model: Electra, config_generator: ConfigDict, config_objective: ConfigDict,
+         token_counts: np.ndarray | None) -> Callable:
   """(params, batch, dropout_rng, sample_rng, train) -> (sum of the generator's MLM losses, metrics, Corruption)."""
   if counts_tokens(config_generator) and token_counts is None:
     raise ValueError(f"generator.kind {config_generator.kind!r} needs the token_counts of the training corpus")
@@ -86,13 +89,14 @@ def masked_lm_loss(logits: Float[Array, "batch predictions vocab"], batch: Batch
 
 
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], batch: Batch,
-                    config_objective) -> Float[Array, "batch predictions vocab"]:
+                    config_objective: ConfigDict) -> Float[Array, "batch predictions vocab"]:
   """The logits that replacements are drawn from, by `objective.sampling_*`."""
   excluded_ids = batch["masked_ids"] if config_objective.sampling_excludes_original else None
   return sampling.proposal_logits(logits, config_objective.sampling_temperature, excluded_ids)
 
 
-def corrupt(rng: Array, logits: Float[Array, "batch predictions vocab"], batch: Batch, config_objective) -> Corruption:
+def corrupt(rng: Array, logits: Float[Array, "batch predictions vocab"], batch: Batch,
+            config_objective: ConfigDict) -> Corruption:
   """x̂ ~ p_G and x^corrupt = REPLACE(x, m, x̂) (section 2)."""
   sampled_ids = sampling.sample_ids(rng, proposal_logits(logits, batch, config_objective))
   ids = sampling.replace_ids(batch["input_ids"], batch["masked_positions"], sampled_ids, batch["masked_weights"])

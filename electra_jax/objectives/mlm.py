@@ -1,5 +1,7 @@
 """BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
 
+from ml_collections import ConfigDict
+
 from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
@@ -7,7 +9,7 @@ from electra_jax.objectives import losses
 from electra_jax.objectives.base import Objective, Phase, apply
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """A masked LM; parameters live under `encoder/`. It has no generator."""
   del config_generator, token_counts

@@ -1,5 +1,7 @@
 """The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
 
+from ml_collections import ConfigDict
+
 from electra_jax.models import initial
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
@@ -7,7 +9,7 @@ from electra_jax.objectives import losses
 from electra_jax.objectives.base import Objective, Phase, apply
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """Mean loss per masked token plus mean loss per pair; parameters live under `encoder/`.
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.models.bert import Bert
 from electra_jax.models.electra import Electra
@@ -52,17 +53,17 @@ def separate(*encoders: Encoder) -> Network:
 
 
 @functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
-def make(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
   """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
   return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
 
 
-def _masked_lm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
   del config_generator, config_objective
   return separate(Encoder("encoder", transformer, ("mlm_head",)))
 
 
-def _electra(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
   """Heads that only training needs are left out."""
   model = generators.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),
@@ -70,13 +71,14 @@ def _electra(transformer: TransformerConfig, config_generator, config_objective)
                                                   method="discriminator_logits"), _encode(model))
 
 
-def _replace_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
   """Masks are filled by the generator: the kept encoder has never seen one."""
   model = replace_mlm.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model), None, _encode(model))
 
 
-def _all_tokens_mlm(transformer: TransformerConfig, config_generator, config_objective) -> Network:
+def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict,
+                    config_objective: ConfigDict) -> Network:
   """As above; besides, what the copy gate does not trust counts as replaced."""
   model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
   return Network(_generator_logits(model),

@@ -1,6 +1,7 @@
 """Replace MLM: MLM whose masks a generator fills, so that [MASK] is never shown (ELECTRA section 3.5, 82.4)."""
 
 import jax
+from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
@@ -9,7 +10,7 @@ from electra_jax.objectives import generators, losses
 from electra_jax.objectives.base import Objective, Phase, apply
 
 
-def make_model(transformer: TransformerConfig, config_generator, config_objective) -> Electra:
+def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
   """A masked LM under `encoder/` beside the generator."""
   return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
                                encoder_heads=("mlm_head",))
@@ -20,7 +21,7 @@ def predict(model: Electra, batch, ids, train: bool) -> jax.Array:
   return model.encoder.mlm_logits(batch, ids, train)
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """MLM whose masked positions hold draws of the generator, which is trained as in ELECTRA.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
@@ -21,7 +22,8 @@ def every_token(batch: Batch, rng: Array) -> Float[Array, "batch length"]:
   return batch["attention_mask"].astype(jnp.float32)
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int, token_counts=None,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
+         token_counts=None,
          judged: JudgedFn = every_token) -> Objective:
   """Joint training of both networks; parameters live under `discriminator/` and `generator/`."""
   model = generators.make_model(transformer, config_generator, config_objective)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 
 class Row(NamedTuple):
   """What the rest of the code knows of an objective."""
@@ -30,6 +32,6 @@ ROWS = {
 }
 
 
-def counts_tokens(config_generator) -> bool:
+def counts_tokens(config_generator: ConfigDict) -> bool:
   """Whether the generator is made of token counts, and so has neither a network nor a loss."""
   return config_generator.kind != "learned"

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.transformer import TransformerConfig
@@ -19,7 +20,7 @@ def start_as_generator(params):
   return params | {"discriminator": discriminator | copied}
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts=None) -> Objective:
   """`generator_steps` updates of the generator, then the discriminator against the frozen generator.
 

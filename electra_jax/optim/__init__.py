@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.errors import UserError, named
 from electra_jax.optim import adamw, lamb, norms, schedules
@@ -25,7 +26,7 @@ DECAYED = {
 }
 
 
-def make(config_optimizer, num_steps: int,
+def make(config_optimizer: ConfigDict, num_steps: int,
          scale: optax.GradientTransformation | None = None) -> tuple[optax.GradientTransformation, Callable]:
   """The optimizer of a run and its schedule, step -> learning rate, for the logs.
 

@@ -5,15 +5,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+from ml_collections import ConfigDict
 
 
-def adamw(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation:
+def adamw(config_optimizer: ConfigDict, decay_mask: Callable) -> optax.GradientTransformation:
   """Adam's direction plus weight_decay_rate * parameter where the mask says so; no learning rate, no minus."""
   return optax.chain(adam_direction(config_optimizer),
                      optax.add_decayed_weights(config_optimizer.weight_decay_rate, mask=decay_mask))
 
 
-def adam_direction(config_optimizer) -> optax.GradientTransformation:
+def adam_direction(config_optimizer: ConfigDict) -> optax.GradientTransformation:
   """m / (sqrt(v) + epsilon), computed in float32; the inner rule of AdamW and LAMB.
 
   With `bias_correction` the moments are divided by 1 - beta**t first (the Adam paper). Without, the first update is

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+from ml_collections import ConfigDict
 
 from electra_jax.optim import norms
 from electra_jax.optim.adamw import adamw
 
 
-def lamb(config_optimizer, decay_mask: Callable) -> optax.GradientTransformation:
+def lamb(config_optimizer: ConfigDict, decay_mask: Callable) -> optax.GradientTransformation:
   """AdamW's direction u times |parameter| / |u|, for the parameters that decay; the rest keep AdamW's u.
 
   A parameter or a direction of norm zero has ratio 1: a table that starts at zero can still move.

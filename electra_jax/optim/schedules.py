@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 
-def linear(config_optimizer, num_steps: int) -> Callable:
+def linear(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The papers' triangle (ELECTRA Table 4, RoBERTa Table 9).
 
   Update t (from 0) uses peak * min((t + 1) / warmup, (num_steps - t) / decay). Update `warmup_steps - 1` uses the
@@ -19,17 +20,17 @@ def linear(config_optimizer, num_steps: int) -> Callable:
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining)
 
 
-def cosine(config_optimizer, num_steps: int) -> Callable:
+def cosine(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """Half a period of the cosine, from the peak to zero (Loshchilov and Hutter 2017, without restarts)."""
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: (1 - jnp.cos(jnp.pi * remaining)) / 2)
 
 
-def constant(config_optimizer, num_steps: int) -> Callable:
+def constant(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The peak until the end."""
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.ones_like(remaining))
 
 
-def warmup_stable_decay(config_optimizer, num_steps: int) -> Callable:
+def warmup_stable_decay(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The peak, then a linear decay over the last `optimizer.decay_share` of the run (WSD).
 
   A run in its stable part can be continued for as long as one likes, and ended at any time by a short decay.
@@ -38,14 +39,14 @@ def warmup_stable_decay(config_optimizer, num_steps: int) -> Callable:
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.clip(left / share, 0.0, 1.0))
 
 
-def inverse_sqrt(config_optimizer, num_steps: int) -> Callable:
+def inverse_sqrt(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """peak * sqrt(warmup / (t + 1)) after warm-up (Vaswani et al. 2017); does not depend on the length of the run."""
   warmup = max(1, config_optimizer.warmup_steps)
   return _warmed(config_optimizer, num_steps,
                  lambda remaining, left, step: jnp.sqrt(warmup / jnp.maximum(step + 1, warmup)))
 
 
-def _warmed(config_optimizer, num_steps: int, shape: Callable) -> Callable:
+def _warmed(config_optimizer: ConfigDict, num_steps: int, shape: Callable) -> Callable:
   """step -> rate: the warm-up's rise, or what `shape(remaining, left, step)` makes of the peak.
 
   `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update; `left` is the share of the

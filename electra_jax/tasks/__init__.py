@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from ml_collections import ConfigDict
+
 from electra_jax.errors import unknown
 from electra_jax.tasks import custom, glue, pronouns, race, ranking, squad, winograd
 from electra_jax.tasks.base import HEADS, Example, Feature, Outputs, Task
@@ -27,7 +29,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check(config_task) -> None:
+def check(config_task: ConfigDict) -> None:
   """What can be wrong with the names in the `task` branch of a config, before any file is read.
 
   Raises:
@@ -41,7 +43,7 @@ def check(config_task) -> None:
                   "set --config.task.metric=CLOSEST, or leave it out")
 
 
-def make(config_task) -> Task:
+def make(config_task: ConfigDict) -> Task:
   """The task of the `task` branch of a config.
 
   Raises:

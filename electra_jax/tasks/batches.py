@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax.tasks.base import HEADS, Feature
 
@@ -16,7 +17,7 @@ def steps_per_epoch(num_features: int, batch_size: int) -> int:
   return -(-num_features // batch_size)
 
 
-def evaluation_steps(config, num_features: int) -> set[int]:
+def evaluation_steps(config: ConfigDict, num_features: int) -> set[int]:
   """`task.evals_per_epoch` times an epoch, evenly, and after the last update."""
   every = steps_per_epoch(num_features, config.train.batch_size) / config.task.evals_per_epoch
   count = int(config.train.num_steps / every + 1e-9)
@@ -36,7 +37,7 @@ def bucket(length: int, max_length: int) -> int:
   return min(max_length, -(-length // multiple) * multiple)
 
 
-def length_of(features: Sequence[Feature], config_task) -> int:
+def length_of(features: Sequence[Feature], config_task: ConfigDict) -> int:
   """Tokens of a batch's rows: `bucket` of the longest feature, or with `task.pad_to_max_length` always all."""
   if config_task.pad_to_max_length:
     return config_task.max_length

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from electra_jax.errors import UserError
 from electra_jax.tasks import labels as labels_lib
 from electra_jax.tasks import scoring, sequences
@@ -18,7 +20,7 @@ METRICS = {"own_classification": ("accuracy", "f1"), "own_multi_label": ("micro_
            "own_tagging": ("entity_f1", "tag_accuracy")}
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """A row of METRICS over the files that the `task` branch names.
 
   The labels are those of the training file, sorted; without a dev file every tenth training example is kept for

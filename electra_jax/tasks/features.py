@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.tasks.base import Example, Feature, Task
 
 
-def of_examples(task: Task, examples: Sequence[Example], tokenizer, max_length: int) -> list[Feature]:
+def of_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int) -> list[Feature]:
   """The features of all examples; `_example` is the number of the one that a feature shows."""
   return [feature | {"_example": number} for number, example in enumerate(examples)
           for feature in task.featurize(example, tokenizer, max_length)]
 
 
-def sequence(tokenizer, texts: Sequence[str], max_length: int) -> Feature:
+def sequence(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Feature:
   """One or two texts as ids and segments; of texts that are too long, the longer one loses its end, token by token.
 
   A byte-level vocabulary follows RoBERTa: two separators between the texts.
@@ -23,7 +24,7 @@ def sequence(tokenizer, texts: Sequence[str], max_length: int) -> Feature:
   return {**joined(tokenizer, parts), "_was_cut": total > max_length}
 
 
-def joined(tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
+def joined(tokenizer: Tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
   """Texts that are ids already, with the special tokens around and between them."""
   between = num_separators(tokenizer)
   ids, segments = [tokenizer.cls_id], [0]
@@ -34,7 +35,7 @@ def joined(tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
   return {"input_ids": ids, "token_type_ids": segments}
 
 
-def num_separators(tokenizer) -> int:
+def num_separators(tokenizer: Tokenizer) -> int:
   """What stands between two texts: [SEP], or RoBERTa's </s></s>."""
   return 2 if tokenizer.kind == "byte_bpe" else 1
 
@@ -50,7 +51,7 @@ def cut_longest(parts: list[list[int]], room: int) -> None:
     max(reversed(parts), key=len).pop()
 
 
-def words(tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int]) -> Feature:
+def words(tokenizer: Tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int]) -> Feature:
   """A sentence of words: the tag of a word is asked at its first piece, -1 elsewhere."""
   pieces = [list(tokenizer.encode((" " if number else "") + word)) or [tokenizer.unk_id]
             for number, word in enumerate(example.texts[0])]

@@ -4,6 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 from electra_jax.tasks import sequences
 from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.records import Record, read_records, read_tfds
@@ -71,7 +73,7 @@ PAPER = {
 }
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """The task of a row of GLUE; `config_task` is the `task` branch of the config."""
   row, left_out = GLUE[name], {}
   task = sequences.make(

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.tasks import features, glue, noun_phrases, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
@@ -26,7 +28,7 @@ class Referent(NamedTuple):
   after: str
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """WNLI as margin ranking; `config_task.noun_phrases` says who finds the other candidates.
 
   Only positive training examples are used, each with every other noun phrase of its sentence: pairs of hypotheses of
@@ -45,7 +47,7 @@ def make(name: str, config_task) -> Task:
     examples = glue.read("wnli", split, config_task.data_dir)
     return pairs(examples, finder()) if split == "train" else examples
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts
     if len(hypotheses) == 1:  # to be judged
       hypotheses += others(premise, hypotheses[0], finder())

@@ -10,8 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax.data.sources import tables
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
@@ -26,7 +28,7 @@ PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 
          "BERT-Large (test)": {"race": 72.0}}
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """RACE with both levels; `config_task` is the `task` branch of the config.
 
   The test split has its answers, so it is scored beside dev if it is there; dev alone decides.
@@ -89,7 +91,7 @@ def _examples(record: Record, level: str) -> list[Example]:
   return found
 
 
-def featurize(example: Example, tokenizer, max_length: int, max_question: int) -> Feature:
+def featurize(example: Example, tokenizer: Tokenizer, max_length: int, max_question: int) -> Feature:
   """[CLS] passage [SEP] question and answer [SEP] for each option; the passage loses its end where all is too long."""
   passage, question, options, _ = example.texts
   rows = choices(tokenizer, passage, [question_and_answer(question, option) for option in options], max_length,
@@ -98,7 +100,8 @@ def featurize(example: Example, tokenizer, max_length: int, max_question: int) -
           "label": LETTERS.index(example.label), "_was_cut": any(row["_was_cut"] for row in rows)}
 
 
-def choices(tokenizer, passage: str, options: Sequence[str], max_length: int, max_question: int) -> list[Feature]:
+def choices(tokenizer: Tokenizer, passage: str, options: Sequence[str], max_length: int,
+            max_question: int) -> list[Feature]:
   """[CLS] passage [SEP] option [SEP] for each; an option keeps `max_question` tokens, the passage what is left."""
   read_passage = list(tokenizer.encode(passage))
   special = 2 + features.num_separators(tokenizer)

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.tasks import features, glue, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 ANSWER, NO_ANSWER = glue.NOT_ENTAILED
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """QNLI as pairwise ranking: for the test server; dev scores are not comparable with those of classification.
 
   Training compares each answer with one other sentence. Of several sentences with the same question the one with the
@@ -26,7 +28,7 @@ def make(name: str, config_task) -> Task:
     examples = glue.read("qnli", split, config_task.data_dir)
     return pairs(examples) if split == "train" else examples
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     question, *candidates = example.texts
     rows = [features.sequence(tokenizer, (question, candidate), max_length)
             for candidate in candidates]

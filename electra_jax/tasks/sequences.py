@@ -5,8 +5,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax.data.sources import tables
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
@@ -15,7 +17,7 @@ from electra_jax.tasks.records import Record
 MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has gone through NumPy or pandas
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
-def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
+def make(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
          test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None, files=None,
          is_multi: bool = False, weights: Mapping[str, float] | None = None) -> Task:
   """A task with one label (without `labels` one number; of `is_multi` a tuple of labels) for one or two texts.
@@ -25,7 +27,7 @@ def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str
   """
   head = "multi_label" if is_multi else "classification" if labels else "regression"
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     feature = features.sequence(tokenizer, example.texts, max_length)
     if example.label is not None and is_multi:
       feature["labels"] = [float(label in example.label) for label in labels]
@@ -43,12 +45,13 @@ def make(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str
     augment=swap_pairs if config_task.swap_pairs else lambda examples: examples, submission=submission, files=files)
 
 
-def make_tagging(name: str, config_task, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
+def make_tagging(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: Sequence[str],
+                 splits: Sequence[str],
                  test_splits: Sequence[str], read: Callable[[str], list[Example]]) -> Task:
   """A task with a tag for each word."""
   ids = {label: number for number, label in enumerate(labels)}
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     return [features.words(tokenizer, example, max_length, ids)]
 
   return Task(

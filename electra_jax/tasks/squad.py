@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax.data.sources import tables
 from electra_jax.data.sources.lines import read_pieces
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
@@ -56,7 +58,7 @@ class Answer(NamedTuple):
   null_odds: float  # logit of "no answer", the lowest of all windows; 0 in v1.1
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """`squad_v1.1` or `squad_v2.0`; `config_task` is the `task` branch of the config.
 
   Raises:
@@ -72,7 +74,7 @@ def make(name: str, config_task) -> Task:
       check_answerable(examples)
     return examples
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     context = example.texts[1]
     if known.get("context") != context:  # the questions about a context follow one another
       ids, offsets = encode_context(tokenizer, context)
@@ -94,7 +96,7 @@ def make(name: str, config_task) -> Task:
 # ---- files ----
 
 
-def _path(config_task, split: str, version: str) -> str:
+def _path(config_task: ConfigDict, split: str, version: str) -> str:
   named = config_task[f"{split}_path"]
   if named:
     return named
@@ -185,7 +187,8 @@ def _check_fields(row: Mapping[str, Any], types: Mapping[str, tuple[type, ...]],
 # ---- features ----
 
 
-def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer, max_length: int, *, stride: int,
+def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer: Tokenizer, max_length: int, *,
+            stride: int,
             max_question: int, with_null: bool, is_joint: bool = False) -> list[Feature]:
   """[CLS] question [SEP] stretch of the context [SEP]; every token of the context is in one, most are in several.
 
@@ -231,7 +234,7 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
   return found
 
 
-def encode_context(tokenizer, context: str) -> tuple[list[int], np.ndarray]:
+def encode_context(tokenizer: Tokenizer, context: str) -> tuple[list[int], np.ndarray]:
   """Ids of a whole context, and their offsets [tokens, 2] as `windows` takes them."""
   ids, offsets = tokenizer.encode_words(context)
   return ids, whole_characters(context, offsets)

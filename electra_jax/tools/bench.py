@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
@@ -53,7 +54,7 @@ group_texts (pip install -r tests/requirements.txt), each in one process; and ho
 512 are read. "Of a core" divides by processor time instead of the clock's, for machines that others use, too."""
 
 
-def synthetic_batch(config) -> dict[str, np.ndarray]:
+def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
   """Full rows of random ordinary ids with the recipe's shapes and number of masked positions."""
   rng = np.random.default_rng(0)
   rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
@@ -80,7 +81,7 @@ PARTS = {
 }
 
 
-def breakdown(given, whole_ms: float, **how) -> dict[str, float]:
+def breakdown(given: ConfigDict, whole_ms: float, **how) -> dict[str, float]:
   """Part -> milliseconds that the step takes less without it (`PARTS`)."""
   parts = dict(PARTS)
   parts["half of the layers"] = {"model.num_hidden_layers": max(1, given.model.num_hidden_layers // 2)}
@@ -114,7 +115,7 @@ def compared(now: dict, path: str) -> str:
   return "\n".join([*lines, *(f"not the same {name}: {before.get(name)} -> {now.get(name)}" for name in changed)])
 
 
-def time_step(config, *, windows: int, window_steps: int, profile: str = "", alone=None) -> dict:
+def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "", alone=None) -> dict:
   """The figures of one recipe; see USAGE. What is timed runs within the context `alone`, compiling does not."""
   import jax
 

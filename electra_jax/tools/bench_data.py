@@ -22,7 +22,7 @@ LENGTHS = (128, 512)  # tokens of the rows that are read
 MAP_BATCH = 1000  # rows that `datasets.map` hands over at once, its default
 
 
-def time_data(config, *, text_megabytes: float, seconds: float) -> dict[str, list[dict]]:
+def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float) -> dict[str, list[dict]]:
   """The figures of one recipe's data branch: {"preparation": rows, "reading": rows}.
 
   Everything runs in this process, so that processor time compares what one core does on a busy machine, too.
@@ -55,14 +55,14 @@ def time_data(config, *, text_megabytes: float, seconds: float) -> dict[str, lis
   return {"preparation": preparation, "reading": reading}
 
 
-def _with_length(config, length: int):
+def _with_length(config: ConfigDict, length: int):
   config = copy.deepcopy(config)
   config.data.sequence_length = length
   config.model.max_position_embeddings = length + 16  # no model is made; the check that rows fit must be content
   return ConfigDict(config_lib.resolve(config).to_dict())  # not frozen
 
 
-def _write_text(config_data, path: str, limit: int) -> list[str]:
+def _write_text(config_data: ConfigDict, path: str, limit: int) -> list[str]:
   """Writes the beginning of the corpus as plain text; returns its paragraphs."""
   taken, size = [], 0
   with open(path, "w", encoding="utf-8") as file:
@@ -130,7 +130,7 @@ def _group_texts(batch: dict, length: int) -> dict:
 # ---- reading ----
 
 
-def _time_reading(config, tokenizer: Tokenizer, directory: str, seconds: float) -> Iterator[dict]:
+def _time_reading(config: ConfigDict, tokenizer: Tokenizer, directory: str, seconds: float) -> Iterator[dict]:
   examples = shards.open_shards(directory, "train", config.data, tokenizer)
   batch_at = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed)

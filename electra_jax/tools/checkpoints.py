@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
@@ -192,7 +193,7 @@ def average(paths: list[str]) -> str:
           f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
 
 
-def write_average(workdir: str, steps: list[int], out: str, config) -> None:
+def write_average(workdir: str, steps: list[int], out: str, config: ConfigDict) -> None:
   """The mean of these checkpoints as a workdir, which appears complete or not at all; its step is the last one's."""
   import jax
 

@@ -7,6 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
@@ -78,7 +79,7 @@ def parse_mesh(text: str) -> dict[str, int]:
   return mesh | {"data": 1}  # one axis takes the rest
 
 
-def check(config, devices: list, chip=None) -> Report:
+def check(config: ConfigDict, devices: list, chip=None) -> Report:
   """Compiles one mesh and measures the program.
 
   Args:
@@ -116,7 +117,7 @@ def check(config, devices: list, chip=None) -> Report:
                 compile_kernels.by_part(hlo))
 
 
-def check_memory(config, devices: list, chip, topology: str) -> Report:
+def check_memory(config: ConfigDict, devices: list, chip, topology: str) -> Report:
   """`check`, as far as is known once the memory is assigned; the operations are those of the matrix products.
 
   Args:
@@ -144,7 +145,7 @@ def check_memory(config, devices: list, chip, topology: str) -> Report:
   return Report(mesh, "", step_memory, program_flops, 0.0, collectives, roofline, seconds)
 
 
-def verdict(report: Report, config, hbm: float) -> str:
+def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
   """`fits`, or what to change, the cheapest first."""
   if not report.fault and report.memory.total <= hbm:
     return "fits"
@@ -160,7 +161,7 @@ def verdict(report: Report, config, hbm: float) -> str:
   return "does not fit: try " + (", ".join(tries) or f"--mesh=tensor={2 * report.mesh['tensor']}, or a larger slice")
 
 
-def show(reports: list[Report], config, devices: list, chip, console: Console) -> None:
+def show(reports: list[Report], config: ConfigDict, devices: list, chip, console: Console) -> None:
   """Prints one table of all meshes, and the collectives of each."""
   from electra_jax import memory
   from electra_jax.tools import compile_collectives
@@ -231,7 +232,7 @@ def main(argv: list[str]) -> None:
                    check(config, devices, chip))
   show(reports, config, devices, chip, console)
   for report in reports if FLAGS.kernels else ():
-    if report.parts:
+    if report.parts and chip:
       console.print(compile_kernels.table(report.parts, chip.clock, _mesh_name(report.mesh)))
 
 

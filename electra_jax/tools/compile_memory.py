@@ -13,6 +13,8 @@ import tempfile
 import time
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
 from electra_jax import config as config_lib
 from electra_jax.tools import compile_collectives, compile_program
 
@@ -32,7 +34,7 @@ class Assigned(NamedTuple):
   hlo: str = ""  # optimized and scheduled
 
 
-def until_assigned(config, topology: str) -> Assigned:
+def until_assigned(config: ConfigDict, topology: str) -> Assigned:
   """Compiles in a process of its own and ends it once the memory is known.
 
   Args:

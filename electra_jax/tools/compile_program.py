@@ -5,6 +5,8 @@ import math
 import os
 import re
 
+from ml_collections import ConfigDict
+
 from electra_jax.errors import UserError
 
 LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
@@ -66,7 +68,7 @@ def _tpu_devices(chip: str, sides: str) -> list:
                     fix="for example --topology=v5e:2x2, v5e:16x16, v4:2x2x1 or v5p:4x4x8") from error
 
 
-def lower_step(config, devices: list):
+def lower_step(config: ConfigDict, devices: list):
   """(state, batch, lower): of the last phase, for these devices; state and batch are abstract, `lower()` traces.
 
   Args:

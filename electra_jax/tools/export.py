@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import flags
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
@@ -71,7 +71,7 @@ class Source(NamedTuple):
   """A checkpoint and what belongs to it."""
 
   workdir: str
-  config: FrozenConfigDict  # resolved
+  config: ConfigDict  # resolved
   step: int
   tokenizer: tokenizers.Tokenizer
   params: dict[str, np.ndarray]  # path -> array

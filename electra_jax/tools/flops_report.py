@@ -6,6 +6,7 @@ import os
 import sys
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import flops, recipes
@@ -54,7 +55,7 @@ def component(term: str) -> str:
   return "heads"
 
 
-def config_row(name: str, config, *, mfu: float, devices: int) -> dict:
+def config_row(name: str, config: ConfigDict, *, mfu: float, devices: int) -> dict:
   """The report of one resolved config; operations by component are per training step."""
   paper, model = flops.paper_flops(config), flops.model_flops(config)
   tokens = config.train.batch_size * config.data.sequence_length

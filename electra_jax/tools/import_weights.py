@@ -76,7 +76,7 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   return start
 
 
-def initial_params(config, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
+def initial_params(config: ConfigDict, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
   """What makes the parameters that a run of this config would start from."""
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
   counts = np.ones(tokenizer.vocab_size, np.int64) if objectives.counts_tokens(config.generator) else None

@@ -4,6 +4,7 @@ import contextlib
 import os
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
@@ -37,7 +38,7 @@ there already are replaced when the new ones are complete. --config.data.num_wor
 The same command goes on behind the last finished shard after it was killed, and gives the same files."""
 
 
-def prepare_data(config, out: str) -> dict:
+def prepare_data(config: ConfigDict, out: str) -> dict:
   """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards` (anew); returns the shards' manifest.
 
   Besides, `<out>/lengths.png` shows how long the examples are.

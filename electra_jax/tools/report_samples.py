@@ -4,10 +4,12 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax import tasks
 from electra_jax.data import sentences, shards, tokenizers
 from electra_jax.data.shards import corpus
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.finetuning import ensembles, predictions, results
 from electra_jax.inference import pretraining_heads
@@ -26,7 +28,7 @@ TEXT_CHARACTERS = 400  # shown of each text of a labelled example
 SCORED_EXAMPLES = 300  # of the dev set, in its order, from which right and wrong ones are shown
 
 
-def of_pretraining(workdir: str, config, number: int) -> str:
+def of_pretraining(workdir: str, config: ConfigDict, number: int) -> str:
   """Held-out texts with a word hidden and, of an ELECTRA, with words replaced.
 
   Raises:
@@ -43,7 +45,7 @@ def of_pretraining(workdir: str, config, number: int) -> str:
           + report_page.cards([body for body in cards if body]))
 
 
-def _heldout_texts(workdir: str, config, tokenizer, number: int) -> list[str]:
+def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, number: int) -> list[str]:
   """Beginnings of held-out examples, evenly over all of them; [] where the shards are not there any more."""
   try:
     examples = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, tokenizer)
@@ -99,7 +101,7 @@ def _corrupted(corruption: pretraining_heads.Corruption) -> str:
   return f"<h4>words replaced</h4><p>{shown}{escape(text[copied:])}</p><small>{note}</small>"
 
 
-def of_fine_tuning(workdir: str, config, number: int) -> str:
+def of_fine_tuning(workdir: str, config: ConfigDict, number: int) -> str:
   """Dev examples that the first finished seed answers rightly, and as many that it does not.
 
   Raises:

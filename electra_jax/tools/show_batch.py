@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax.data import pipeline, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.objectives.table import ROWS
 
@@ -54,7 +56,7 @@ def row_lines(batch: pipeline.Batch, row: int, corrupted_ids: np.ndarray | None 
   return [(name, ids[real], marks[real]) for name, ids, marks in lines]
 
 
-def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
+def render(tokenizer: Tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
   """The ids as text with the marked ones in a style, or in ‹› where there are no colours."""
   text, begun = Text(), False  # begun: a character of which a marked token has the first bytes
   for i, mark, piece in zip(ids.tolist(), marked.tolist(), sentences.piece_texts(tokenizer, ids.tolist()), strict=True):
@@ -67,7 +69,7 @@ def render(tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets:
   return text
 
 
-def show(config, directory: str, tokenizer, step: int, rows: int, console: Console,
+def show(config: ConfigDict, directory: str, tokenizer: Tokenizer, step: int, rows: int, console: Console,
          corrupt: Callable[[pipeline.Batch], np.ndarray] | None = None) -> None:
   """Prints the first rows of a step's global batch; with `corrupt`, also the discriminator's input that it makes.
 
@@ -92,7 +94,7 @@ def show(config, directory: str, tokenizer, step: int, rows: int, console: Conso
     console.print()
 
 
-def make_corrupt(workdir: str | None, config, seed: int, console: Console
+def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Console
                  ) -> Callable[[pipeline.Batch], np.ndarray] | None:
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
   if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":

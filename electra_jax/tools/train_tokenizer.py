@@ -1,6 +1,7 @@
 """Training of the tokenizer that a recipe describes, without a run."""
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as configuration
 from electra_jax import main as main_lib
@@ -28,7 +29,7 @@ configs/common.py. The directory appears complete or not at all; one that exists
 """
 
 
-def run(config, directory: str) -> tokenizers.Tokenizer:
+def run(config: ConfigDict, directory: str) -> tokenizers.Tokenizer:
   """Trains the tokenizer of a recipe on its corpus, writes it to a directory and prints what came out."""
   config = configuration.resolve(config)
   tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, documents.training_texts(config.data), directory,

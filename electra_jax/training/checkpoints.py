@@ -14,6 +14,7 @@ import jax
 import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
 from electra_jax import distributed
 from electra_jax.errors import NoAnswerError, UserError, listed
@@ -29,7 +30,7 @@ UNSAFE = re.compile(r"[\[\]*?\\\ud800-\udfff]")  # in a path; the last are bytes
 class Checkpoints:
   """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
 
-  def __init__(self, workdir: str, config_checkpoint):
+  def __init__(self, workdir: str, config_checkpoint: ConfigDict):
     check_place(workdir)
     self._workdir, self._directory = workdir, _directory(workdir)
     options = ocp.CheckpointManagerOptions(

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
 from electra_jax import metrics, progress, sharding
 from electra_jax.data import pipeline, shards
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.training import setup, warning_signs
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
@@ -46,7 +48,7 @@ def make(run: setup.Setup, data) -> Callable[[PyTree], dict[str, float]]:
   return evaluate
 
 
-def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer) -> float:
+def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer: Tokenizer) -> float:
   """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
   counts = np.zeros(tokenizer.vocab_size, np.int64)
   num_examples = min(max_examples or len(examples), len(examples))
@@ -58,7 +60,7 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
-def log(values: dict[str, float], step: int, config, writer, bar) -> dict[str, float]:
+def log(values: dict[str, float], step: int, config: ConfigDict, writer, bar) -> dict[str, float]:
   """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`).
 
   Returns:

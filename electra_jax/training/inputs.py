@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from electra_jax import distributed, objectives
 from electra_jax.data import pipeline, shards, tokenizers
 from electra_jax.data.shards import corpus
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.training import evaluation
 from electra_jax.training import workdir as workdir_lib
@@ -26,7 +28,7 @@ class Data(NamedTuple):
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it
 
 
-def open_data(config, workdir: str) -> Data:
+def open_data(config: ConfigDict, workdir: str) -> Data:
   """Tokenizer and shards of the run; what does not exist yet is made first, by process 0."""
   if jax.process_index() == 0:
     corpus.make_missing(config.data, workdir, config.seed, config.checkpoint.init_from,
@@ -48,7 +50,7 @@ def open_data(config, workdir: str) -> Data:
   return Data(tokenizer, train, heldout, batch_at, entropy, text, counts)
 
 
-def check_tokenizer(tokenizer, config) -> None:
+def check_tokenizer(tokenizer: Tokenizer, config: ConfigDict) -> None:
   """The model must have a row for every token, and RoBERTa's positions start behind its padding id.
 
   Raises:

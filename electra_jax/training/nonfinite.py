@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.errors import UserError
 
@@ -40,7 +41,7 @@ class Watch:
     in_a_row: skipped updates right before this start, from the state: a restart does not count anew.
   """
 
-  def __init__(self, config_train, in_a_row: int = 0):
+  def __init__(self, config_train: ConfigDict, in_a_row: int = 0):
     self._most = MAX_SKIPPED_STEPS if config_train.on_nonfinite == "skip" else 1
     self._in_a_row = in_a_row
 

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
-from ml_collections import FrozenConfigDict
+from ml_collections import ConfigDict
 
 from electra_jax import objectives, optim, sharding
 from electra_jax.data import pipeline
@@ -27,7 +27,7 @@ from electra_jax.training.train_state import TrainState
 class Setup(NamedTuple):
   """What `make` puts together."""
 
-  config: FrozenConfigDict  # resolved
+  config: ConfigDict  # resolved
   mesh: Mesh
   transformer: TransformerConfig  # of the encoder that is kept
   objective: Objective
@@ -66,7 +66,8 @@ class Setup(NamedTuple):
                                 norms_per_group=self.config.log.norms_per_group)
 
 
-def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.ndarray | None = None) -> Setup:
+def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,
+         token_counts: np.ndarray | None = None) -> Setup:
   """The parts of a run; no array is made but the keys.
 
   Args:
@@ -88,7 +89,7 @@ def make(config, mesh: Mesh, num_tokens: int | None = None, token_counts: np.nda
   return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
 
 
-def make_mesh(config) -> Mesh:
+def make_mesh(config: ConfigDict) -> Mesh:
   """The devices of a pre-training.
 
   Raises:
@@ -101,7 +102,7 @@ def make_mesh(config) -> Mesh:
   return mesh
 
 
-def make_transformer(config, num_tokens: int) -> TransformerConfig:
+def make_transformer(config: ConfigDict, num_tokens: int) -> TransformerConfig:
   """The kept encoder as it is trained: with the config's types, kernels and rematerialisation."""
   return make_transformer_config(config.model, num_tokens=num_tokens, dtype=config.train.compute_dtype,
                                  remat=config.train.remat, kernels=config.train.kernels)

@@ -6,6 +6,8 @@ The console, tools/summary, the report and the model card all print what `find` 
 import math
 from collections.abc import Callable
 
+from ml_collections import ConfigDict
+
 PAGE = "docs/troubleshooting.md"
 AT_CHANCE = 0.51  # AUC; the lowest that a discriminator has come back from here is 0.516, most plateaus are above 0.55
 LOW_AUC = 0.65
@@ -14,7 +16,7 @@ MANY_PASSES = 40  # as many as BERT makes over its text
 FEW_EXAMPLES = 1000
 
 
-def find(config, rows: list[dict]) -> list[str]:
+def find(config: ConfigDict, rows: list[dict]) -> list[str]:
   """A plain line for each sign in the last evaluation, the gravest first; [] up to a quarter of the steps, mostly.
 
   Args:
@@ -30,7 +32,7 @@ def find(config, rows: list[dict]) -> list[str]:
   return [f'{text} See "{section}" in {PAGE}.' for section, text in found if text]
 
 
-def _collapsed(config, evaluations: list[dict]) -> str:
+def _collapsed(config: ConfigDict, evaluations: list[dict]) -> str:
   last = evaluations[-1]
   generator_learns = last.get("mlm/loss", math.inf) < last.get("eval/unigram_entropy", -math.inf)
   if _is_first_stage(config, last) or not generator_learns or last.get("rtd/auc", 1.0) >= AT_CHANCE:
@@ -40,7 +42,7 @@ def _collapsed(config, evaluations: list[dict]) -> str:
           "larger batches.")
 
 
-def _unigram(config, evaluations: list[dict]) -> str:
+def _unigram(config: ConfigDict, evaluations: list[dict]) -> str:
   del config
   last = evaluations[-1]
   loss, entropy = last.get("mlm/loss", -math.inf), last.get("eval/unigram_entropy", math.inf)
@@ -50,7 +52,7 @@ def _unigram(config, evaluations: list[dict]) -> str:
           f"{entropy:.2f} nats): too few updates, too narrow a model, or too low a learning rate.")
 
 
-def _rises(config, evaluations: list[dict]) -> str:
+def _rises(config: ConfigDict, evaluations: list[dict]) -> str:
   losses = [row["mlm/loss"] for row in evaluations if "mlm/loss" in row]
   if config.objective.name == "adversarial" or len(losses) < 2 or losses[-1] < min(losses) + NATS:
     return ""  # an adversary's own loss is not what it minimises
@@ -58,7 +60,7 @@ def _rises(config, evaluations: list[dict]) -> str:
           "falls the model learns its text by heart, else the learning rate is too high.")
 
 
-def _undecided(config, evaluations: list[dict]) -> str:
+def _undecided(config: ConfigDict, evaluations: list[dict]) -> str:
   last = evaluations[-1]
   auc, recall = last.get("rtd/auc", 1.0), last.get("rtd/recall", 1.0)
   if _is_first_stage(config, last) or _collapsed(config, evaluations) or (auc >= LOW_AUC and recall > 0):
@@ -70,21 +72,21 @@ def _undecided(config, evaluations: list[dict]) -> str:
           f"{100 * recall:.1f} %): it does not look at their neighbours yet.")
 
 
-def _few(config, evaluations: list[dict]) -> str:
+def _few(config: ConfigDict, evaluations: list[dict]) -> str:
   last = evaluations[-1]
   epoch = last.get("epoch", 0.0)
   examples = round(last["step"] * config.train.batch_size / epoch) if epoch > 0 else FEW_EXAMPLES
   return f"The training set is small, about {examples:,} examples: more text helps most." * (examples < FEW_EXAMPLES)
 
 
-def _passes(config, evaluations: list[dict]) -> str:
+def _passes(config: ConfigDict, evaluations: list[dict]) -> str:
   last = evaluations[-1]
   passes = last.get("epoch", 0.0) / max(1, last["step"]) * config.train.num_steps
   return (f"The run makes {passes:,.0f} passes over its text: more text, or fewer steps, would be worth more."
           * (passes > MANY_PASSES))
 
 
-def _is_first_stage(config, row: dict) -> bool:
+def _is_first_stage(config: ConfigDict, row: dict) -> bool:
   """Whether the generator is trained alone."""
   return config.objective.name == "two_stage" and row["step"] <= config.objective.generator_steps
 

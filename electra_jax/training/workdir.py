@@ -10,6 +10,7 @@ from collections.abc import Generator
 
 import jax
 from absl import logging
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed
@@ -19,7 +20,7 @@ from electra_jax.training import checkpoints
 STARTS_FILE = "starts.jsonl"
 
 
-def claim(config, workdir: str) -> None:
+def claim(config: ConfigDict, workdir: str) -> None:
   """Makes a new workdir; in one with checkpoints, makes sure that it holds this very run.
 
   Before the first checkpoint another config may take its place: the errors of a first try say which keys to change.
@@ -82,7 +83,7 @@ def trained_on(workdir: str) -> dict | None:
   return config_lib.read_record(workdir).get("text") if checkpoints.saved_steps(workdir) else None
 
 
-def record_config(given, config, workdir: str, text: dict | None = None) -> None:
+def record_config(given: ConfigDict, config: ConfigDict, workdir: str, text: dict | None = None) -> None:
   """Writes config.json; called once the data fits the config, so that a run that fails before leaves it as it was.
 
   Args:

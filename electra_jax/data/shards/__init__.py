@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from electra_jax.data.packing import NSP_FORMATS
@@ -23,12 +24,13 @@ from electra_jax.data.shards.manifest import SPLITS, exist, read_manifest
 from electra_jax.data.shards.reading import ShardedExamples, open_shards
 from electra_jax.data.shards.writing import MANIFEST
 from electra_jax.data.sources import documents, provenance
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed
 
 __all__ = ["SPLITS", "ShardedExamples", "exist", "open_shards", "prepare", "read_manifest"]
 
 
-def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = True) -> dict:
+def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed: int, progress: bool = True) -> dict:
   """Reads `config_data.path`, tokenizes, packs and writes both splits; returns the manifest.
 
   The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written beside the
@@ -73,7 +75,7 @@ def prepare(config_data, tokenizer, directory: str, seed: int, progress: bool = 
   return manifest
 
 
-def _write_splits(config_data, tokenizer, partial: str, seed: int, job: dict, source: dict,
+def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, seed: int, job: dict, source: dict,
                   show_progress: bool) -> dict:
   """Writes the shards of both splits, or the rest of them, and returns the manifest."""
   skipped, packing_job = Counter(), preparation.make_job(config_data, tokenizer, seed)

@@ -2,6 +2,8 @@
 
 import os
 
+from ml_collections import ConfigDict
+
 from electra_jax.data import shards, tokenizers
 from electra_jax.data.sources import documents, provenance
 from electra_jax.data.tokenizers import Tokenizer
@@ -10,12 +12,13 @@ TOKENIZER_FOLDER = "tokenizer"
 SHARDS_FOLDER = "shards"
 
 
-def shards_directory(config_data, workdir: str) -> str:
+def shards_directory(config_data: ConfigDict, workdir: str) -> str:
   """`data.shards_path`, or the workdir's own folder."""
   return config_data.shards_path or os.path.join(workdir, SHARDS_FOLDER)
 
 
-def make_missing(config_data, workdir: str, seed: int, init_from: str = "", trained_on: dict | None = None) -> None:
+def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "",
+                 trained_on: dict | None = None) -> None:
   """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
 
   Args:
@@ -37,7 +40,7 @@ def make_missing(config_data, workdir: str, seed: int, init_from: str = "", trai
     print(note, flush=True)
 
 
-def make_tokenizer(config_data, workdir: str, seed: int, init_from: str = "") -> Tokenizer:
+def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "") -> Tokenizer:
   """In this order: the workdir's, that of data.tokenizer.path, one next to the shards, `init_from`'s, a new one."""
   own = os.path.join(workdir, TOKENIZER_FOLDER)
   if os.path.isdir(own):

@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
+from ml_collections import ConfigDict
 
 from electra_jax.data.shards import preparation, writing
 from electra_jax.data.shards.manifest import PACKING_KEYS, SPLITS
+from electra_jax.data.tokenizers.base import Tokenizer
 
 FOLDER = "journal"
 JOB = "job.json"  # what the set is made from
@@ -64,7 +66,7 @@ def join_checksums(before: int, checksum: int) -> int:
   return (before * 1_000_003 + checksum) % 2**64
 
 
-def describe(config_data, tokenizer, seed: int) -> dict:
+def describe(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> dict:
   """What a set is made from, as JSON; two preparations of equal descriptions and equal text give equal files."""
   job = {key: config_data[key] for key in (*PACKING_KEYS[config_data.format], *JOB_KEYS)}
   chunks = [preparation.CHUNK_CHARACTERS, preparation.LENDER_CHARACTERS, preparation.MAX_CHUNKS_OF_ONE_DOCUMENT]

@@ -10,10 +10,12 @@ from collections import Counter
 
 import numpy as np
 from jaxtyping import Int64
+from ml_collections import ConfigDict
 
 from electra_jax.data.packing import NSP_FORMATS
 from electra_jax.data.shards import preparation
 from electra_jax.data.shards.writing import MANIFEST
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
 VERSIONS = {1: preparation.HEADER_COLUMNS, 2: preparation.NSP_HEADER_COLUMNS}  # -> numbers before the ids
@@ -39,7 +41,7 @@ def row_dtype(vocab_size: int, sequence_length: int) -> np.dtype:
   return np.dtype(np.uint16 if max(vocab_size - 1, sequence_length) < 1 << 16 else np.int32)
 
 
-def make(config_data, tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
+def make(config_data: ConfigDict, tokenizer: Tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
          lengths: dict[str, Int64[np.ndarray, "length_plus_1"]], skipped: Counter, seconds: float,
          unknown_words: Counter, source: dict) -> dict:
   """Everything that a reader checks, and the statistics of each split.
@@ -134,7 +136,7 @@ def _check_fields(manifest: dict) -> None:
       np.array(shard["block_crc32"], np.int64)
 
 
-def check_packing(packed: dict, config_data, directory: str) -> None:
+def check_packing(packed: dict, config_data: ConfigDict, directory: str) -> None:
   """Compares the packing keys of a manifest with a config.
 
   Raises:

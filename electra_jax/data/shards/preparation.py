@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
+from ml_collections import ConfigDict
 
 from electra_jax.data import packing as packing_lib
 from electra_jax.data.examples import IS_RANDOM, Example
@@ -76,7 +77,7 @@ class Job(NamedTuple):
   split_sentences: Callable[[str], list[str]]  # of a paragraph
 
 
-def make_job(config_data, tokenizer, seed: int) -> Job:
+def make_job(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> Job:
   """The job of a `config.data` branch and its tokenizer."""
   packing = packing_lib.Packing(
     sequence_length=config_data.sequence_length, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id,
@@ -167,7 +168,7 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
                 _unknown_words(texts[len(lenders):], documents, tokenizer))
 
 
-def _unknown_words(texts: list[list[str]], ids: list[list[list[int]]], tokenizer) -> collections.Counter:
+def _unknown_words(texts: list[list[str]], ids: list[list[list[int]]], tokenizer: Tokenizer) -> collections.Counter:
   """The words behind the unknown tokens of the first UNKNOWN_SENTENCES that have any, at most MAX_UNKNOWN_WORDS."""
   sentences = (sentence for document, document_ids in zip(texts, ids)
                for sentence, sentence_ids in zip(document, document_ids) if tokenizer.unk_id in sentence_ids)

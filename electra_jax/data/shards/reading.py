@@ -7,18 +7,21 @@ import zlib
 
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
+from ml_collections import ConfigDict
 
 from electra_jax.data.examples import NO_NSP
 from electra_jax.data.shards import manifest as manifest_lib
 from electra_jax.data.shards import preparation, writing
 from electra_jax.data.shards.manifest import REBUILD, read_manifest
 from electra_jax.data.shards.writing import MANIFEST
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
 READ_BYTES = 1 << 20  # of a shard at once, for its checksum
 
 
-def open_shards(directory: str, split: str, config_data=None, tokenizer=None) -> "ShardedExamples":
+def open_shards(directory: str, split: str, config_data: ConfigDict | None = None,
+                tokenizer: Tokenizer | None = None) -> "ShardedExamples":
   """Opens one split ("train" or "heldout") for random access; checks that it fits config and tokenizer, if given.
 
   File sizes are checked at once, the checksum of each block of a file when it is first read from.

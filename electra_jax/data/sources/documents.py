@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus
 from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.sources.lines import COMPRESSIONS, read_lines
@@ -74,7 +76,7 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
   return itertools.islice(documents, max_documents or None)
 
 
-def read_corpus(config_data, skipped: Counter[str] | None = None) -> Iterator[Document]:
+def read_corpus(config_data: ConfigDict, skipped: Counter[str] | None = None) -> Iterator[Document]:
   """`read_documents` as the config.data branch says."""
   return read_documents(config_data.path, config_data.text_field, config_data.max_documents, skipped=skipped,
                         text_format=config_data.text_format, on_bad_record=config_data.on_bad_record)
@@ -166,7 +168,7 @@ def split_documents(documents: Iterable[Document], heldout_share: float) -> Iter
   yield split, document
 
 
-def training_texts(config_data) -> Iterator[str]:
+def training_texts(config_data: ConfigDict) -> Iterator[str]:
   """The paragraphs that are not held out: what a new vocabulary is learnt from."""
   documents = read_corpus(config_data)
   for split, document in split_documents(documents, config_data.heldout_share):

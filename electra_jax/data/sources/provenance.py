@@ -6,6 +6,8 @@ checksum of the text itself.
 
 import os
 
+from ml_collections import ConfigDict
+
 from electra_jax.data.sources.documents import SOURCES, parse_path
 from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
 from electra_jax.errors import UserError, listed
@@ -13,7 +15,7 @@ from electra_jax.errors import UserError, listed
 KEYS = ("path", "text_field", "text_format", "max_documents")  # of config.data: which text there is
 
 
-def describe(config_data) -> dict:
+def describe(config_data: ConfigDict) -> dict:
   """KEYS, the local files behind the path with their sizes in bytes, and the hidden ones that are left out."""
   files, hidden = {}, []
   for source, _ in parse_path(config_data.path):
@@ -22,7 +24,7 @@ def describe(config_data) -> dict:
   return {key: config_data[key] for key in KEYS} | {"files": files, "left_out": hidden}
 
 
-def check(source: dict, config_data, directory: str) -> str | None:
+def check(source: dict, config_data: ConfigDict, directory: str) -> str | None:
   """Compares the source of shards with what a config asks for; returns what there is to say.
 
   Without data.path nothing is asked for, and the shards are used as they are.

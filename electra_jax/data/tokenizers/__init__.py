@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from electra_jax.data.tokenizers import published_tokenizer, published_vocabulary
@@ -36,7 +37,7 @@ TOKENIZERS: dict[str, Kind] = {
   "byte_bpe": Kind(ByteBPE, train_byte_bpe),
 }
 
-def train_tokenizer(config_tokenizer, texts: Iterator[str], directory: str, seed: int) -> Tokenizer:
+def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], directory: str, seed: int) -> Tokenizer:
   """Learns a vocabulary from the first `training_bytes` of the texts and writes it; prints progress.
 
   The directory appears complete or not at all. A corpus with fewer distinct pieces than `vocab_size` gives a smaller
@@ -82,7 +83,7 @@ def _limited(first: str, texts: Iterator[str], training_bytes: int, bar: tqdm) -
   bar.refresh()  # the libraries are silent from here on
 
 
-def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
+def load_tokenizer(path: str, config_tokenizer: ConfigDict | None = None) -> Tokenizer:
   """Loads a directory written by `Tokenizer.save`, or published files.
 
   Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), fairseq's dict.txt + encoder.json +
@@ -117,7 +118,7 @@ def load_tokenizer(path: str, config_tokenizer=None) -> Tokenizer:
   return tokenizer
 
 
-def _check_config(tokenizer: Tokenizer, config_tokenizer, path: str) -> None:
+def _check_config(tokenizer: Tokenizer, config_tokenizer: ConfigDict, path: str) -> None:
   for key, got in (("kind", tokenizer.kind), ("lowercase", tokenizer.lowercase)):
     if config_tokenizer[key] != got:
       raise UserError(f"data.tokenizer.{key} does not agree with the vocabulary",

@@ -6,6 +6,8 @@ import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
+from ml_collections import ConfigDict
+
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics
 from electra_jax.errors import UserError
@@ -80,7 +82,7 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
   return figures + ([figure("train/tokens_per_second", round(statistics.median(speeds)))] if speeds else [])
 
 
-def training_seconds(trained: Sequence[dict], config) -> float:
+def training_seconds(trained: Sequence[dict], config: ConfigDict) -> float:
   """Seconds in training steps, from the logged speeds, restarts included; compilation and evaluation are not in it."""
   tokens, seconds, before = config.train.batch_size * config.data.sequence_length, 0.0, 0
   for one in trained:
