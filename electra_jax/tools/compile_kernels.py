@@ -77,7 +77,7 @@ def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
     for line in lines if computation in runs else ():
       noted, attention = CYCLES.search(line), ATTENTION.search(line)
       if noted or attention:
-        cycles = int(noted.group(1)) if noted else _attention_cycles(*attention.groups())
+        cycles = int(noted.group(1)) if noted else _attention_cycles(*attention.groups()) if attention else 0
         name = OP_NAME.search(line)
         yield name.group(1) if name else "", runs[computation], runs[computation] * cycles
 
