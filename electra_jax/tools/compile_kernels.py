@@ -15,9 +15,9 @@ from electra_jax.tools import compile_collectives
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 ATTENTION = re.compile(r"%attention_(forward|backward)[\w.]* = \(\w+\[(\d+),(\d+),(\d+)\]")  # [batch, length, columns]
 # Instruction words, one a cycle, that a program of `kernels.tpu_attention` takes, as counted in the compiler's finished
-# schedule for v5e, 512 tokens and dropout: before and after its loop, and in each of four rounds of it. Memory is taken
-# to keep pace.
-ATTENTION_SCHEDULES = {"forward": (663, 1154, 128), "backward": (1452, 1794, 384)}  # and the columns of a program
+# schedule for v5e, 512 tokens and dropout: beside its loop, and for each of four blocks in it. Memory is taken to keep
+# pace.
+ATTENTION_SCHEDULES = {"forward": (663, 1154, 128), "backward": (1076, 1500, 384)}  # and the columns of a program
 OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 
 # Part of a model -> regex over op_names. A kernel belongs to the first part that it matches; what the compiler fuses
@@ -85,5 +85,5 @@ def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
 def _attention_cycles(direction: str, batch: str, length: str, columns: str) -> int:
   """Of one call of a kernel of `kernels.tpu_attention`: our estimate."""
   outside, inside, width = ATTENTION_SCHEDULES[direction]
-  rounds = int(length) // 128
-  return int(batch) * int(columns) // width * (outside + rounds * inside) * rounds // 4
+  blocks = int(length) // 128
+  return int(batch) * int(columns) // width * (outside + blocks * inside) * blocks // 4

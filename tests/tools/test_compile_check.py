@@ -166,7 +166,7 @@ def test_cycles_by_part_of_the_model():
   body = "%step.clone (s: (s32[], f32[10])) -> (s32[], f32[10]) {\n"
   found = compile_kernels.by_part(HLO.replace(body, body + "\n".join(lines) + "\n"))  # in a loop of four
   known = {part: (4, 4 * cycles) for part, (_, cycles) in expected.items()}
-  programs = 2 * 2 * (1452 + 2 * 1794) // 2  # two examples, two pairs of heads, two of four blocks of 128 tokens
+  programs = 2 * 2 * (1076 + 2 * 1500) // 2  # two examples, two pairs of heads, two of four blocks of 128 tokens
   assert found == known | {"attention, weights": (8, 4 * (70 + programs))}
   assert compile_kernels.by_part(HLO) == {}
 

@@ -210,7 +210,9 @@ def _backward_kernel(seeds_ref, lengths_ref, product_ref, context_ref, gradient_
     words_ref[...] = _key_words(length)
   total_ref[...] = jnp.zeros(total_ref.shape, jnp.float32)
 
-  @pl.loop(0, length // LANES)
+  blocks = length // LANES
+
+  @pl.loop(0, blocks, unroll=2 - blocks % 2)  # the products of one block beside the rest of the other
   def _(index):
     rows = pl.ds(pl.multiple_of(index * LANES, LANES), LANES)
     gradient = gradient_ref[rows, :].astype(jnp.float32)
