@@ -23,7 +23,7 @@ from electra_jax import config as config_lib
 from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
-from electra_jax.finetuning import losses, predictions, pretrained, results
+from electra_jax.finetuning import losses, predictions, pretrained, report, results
 from electra_jax.finetuning.predictions import Run, Split
 from electra_jax.models.bert import Bert, with_task
 from electra_jax.optim import layerwise
@@ -64,12 +64,14 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
   workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
   run = make_run(config, task, start, mesh)
-  say = functools.partial(print, flush=True) if jax.process_index() == 0 else lambda line: None
+  say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
   results.introduce(task, {split: part.examples for split, part in data.items()}, workdir, say)
   for seeds in groups(config, results.finished_seeds(workdir)):
     train_group(run, data, seeds, workdir)
-  return results.conclude(config, task, workdir, say)
+  summary = results.conclude(config, task, workdir, say)
+  say(report.next_steps(task, workdir))
+  return summary
 
 
 class SeedsState(NamedTuple):
@@ -184,6 +186,8 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
         distributed.StopRequest() as stop):
     for step in range(start_step + 1, 1 + (start_step if is_stale() else num_steps)):
       # ---- Update.
+      if step == start_step + 1:
+        bar.message("compiling")
       state, loss = train_step(state, train_batch(run, train, seeds, step - 1), keys)
       window.append(loss)
       bar.advance(step)

@@ -61,18 +61,18 @@ def main(argv: list[str]) -> None:
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
   folder = FLAGS.workdir or default_workdir()
-  print(f"Recipe {config_flags.get_config_filename(FLAGS['config'])}, workdir {folder}.", flush=True)
+  chosen = "" if FLAGS.workdir else " (--workdir names another)"
+  print(f"Recipe {recipes.shorten(config_flags.get_config_filename(FLAGS['config']))}, workdir {folder}{chosen}.",
+        flush=True)
   with workdir.lock(folder):
     modes[config.mode](FLAGS.config, folder)
 
 
 def default_workdir() -> str:
-  """runs/NAME of the recipe, or runs/NAME-VARIANT; printed, since nobody has written it."""
+  """runs/NAME of the recipe, or runs/NAME-VARIANT."""
   path, _, variant = config_flags.get_config_filename(FLAGS["config"]).partition(":")
   name = os.path.basename(path).removesuffix(".py")
-  folder = os.path.join("runs", "-".join([name, *variant.split(",")]) if variant else name)
-  print(f"The workdir is {folder} (choose another one with --workdir).", flush=True)
-  return folder
+  return os.path.join("runs", "-".join([name, *variant.split(",")]) if variant else name)
 
 
 def start_jax() -> None:

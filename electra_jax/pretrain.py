@@ -50,6 +50,7 @@ def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
   workdir_lib.record_config(given, config, workdir, data.text)
 
   # ---- Restore: the newest good checkpoint, or a start.
+  pipeline.start_import(config.data.reader)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
@@ -149,7 +150,7 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
   timer = progress.StepTimer(tokens_per_step=places,
                              flops_per_step=flops.model_flops(config).per_step, num_devices=jax.device_count(),
                              device_kind=device.device_kind, already=sum(start_up.seconds.values()))
-  bar.message(progress.header(config, workdir, text=data.text["path"], num_parameters=count_parameters(state.params),
+  bar.message(progress.header(config, text=data.text["path"], num_parameters=count_parameters(state.params),
                               num_train=len(data.train), num_heldout=len(data.heldout), passes=epochs,
                               devices=f"{jax.device_count()} {device.device_kind} device(s)"))
   return writer, bar, timer, nonfinite.Watch(config.train, int(state.skipped_in_a_row))

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Generator, Mapping
 
@@ -11,6 +12,8 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from electra_jax.flops import hardware_peak
+
+COLUMNS = 80  # of the narrowest console on which nothing is cut
 
 _IMPORTED = time.monotonic()
 
@@ -206,13 +209,19 @@ class Progress:
     """Shows the last window's losses and speed (the names of `StepTimer.read`)."""
     self.advance(step)
     if self._bar is not None:
-      self._bar.set_postfix_str(describe(values, is_short=True))
+      self._bar.set_postfix_str("", refresh=False)
+      room = (self._bar.format_dict["ncols"] or COLUMNS) - len(str(self._bar)) - 4  # the times may grow
+      parts = describe(values)
+      while parts and len(", ".join(parts)) > room:  # tqdm would cut one in the middle
+        parts.pop()
+      self._bar.set_postfix_str(", ".join(parts))
     elif self._enabled:
-      share = f"{100 * step / self._num_steps:.0f} %" if self._num_steps else "100 %"
-      self._line(f"step {step}/{self._num_steps} ({share})  {self._elapsed()}, ETA {self._eta()}  {describe(values)}")
+      self._line(f"step {step:,}/{self._num_steps:,}  {self._elapsed()}, ETA {self._eta()}  "
+                 + ", ".join(describe(values)))
 
   def message(self, text: str) -> None:
-    """A line of its own, above the bar: an evaluation's result, a checkpoint."""
+    """Lines of their own, above the bar: an evaluation's result, a checkpoint."""
+    text = wrapped(text)
     if self._bar is not None:
       self._bar.write(text, file=self._stream)
     elif self._enabled:
@@ -221,10 +230,10 @@ class Progress:
   def finish(self, workdir: str) -> None:
     """The last line of a run: how long this start of it took, and what there is to do next."""
     self.message(f"""Finished after {self._elapsed()}: {workdir}. Next:
-  its results      python -m electra_jax.tools.summary {workdir}
-  as a page        python -m electra_jax.tools.report {workdir}
-  ask it           python -m electra_jax.tools.predict --workdir={workdir} "A sentence with a [MASK]."
-  fine-tune it     --config.task.init_from={workdir} (docs/own_labels.md)""")
+  results    python -m electra_jax summary {workdir}
+  a page     python -m electra_jax report {workdir}
+  ask it     python -m electra_jax predict --workdir={workdir} "The [MASK]."
+  fine-tune  --config.task.init_from={workdir} (docs/own_labels.md)""")
 
   def close(self) -> None:
     """Ends the bar."""
@@ -260,10 +269,24 @@ def describe_goodput(values: Mapping[str, float]) -> str:
                    for name, value in sorted(seconds.items(), key=lambda row: -row[1]))
 
 
-def header(config: ConfigDict, workdir: str, *, text: str, num_parameters: int, num_train: int, num_heldout: int,
-           passes: float,
+def wrapped(text: str) -> str:
+  """The lines of a text, none longer than COLUMNS; indented ones (commands) and rows of a table stay whole.
+
+  >>> print(wrapped("word " * 20 + "\\n  a " + "long " * 18 + "command"))
+  word word word word word word word word word word word word word word word word
+    word word word word
+    a long long long long long long long long long long long long long long long long long long command
+  """
+  return "\n".join(line if line.startswith((" ", "|")) else _fill(line, "  ") for line in text.splitlines())
+
+
+def _fill(line: str, indent: str) -> str:
+  return textwrap.fill(line, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def header(config: ConfigDict, *, text: str, num_parameters: int, num_train: int, num_heldout: int, passes: float,
            devices: str) -> str:
-  """What a pre-training is, a fact a line.
+  """What a pre-training is, a fact a line; recipe and workdir have been printed by `main`.
 
   Args:
     passes: over the training examples, of one step.
@@ -274,33 +297,29 @@ def header(config: ConfigDict, workdir: str, *, text: str, num_parameters: int, 
     "text": f"{text}, {num_train:,} training and {num_heldout:,} held-out examples of {length} tokens",
     "steps": f"{train.num_steps:,} of {train.batch_size:,} examples: {passes * train.num_steps:,.1f} passes over it",
     "learning rate": f"{optimizer.learning_rate:g} after {optimizer.warmup_steps:,} steps of warm-up, {optimizer.name}",
-    "devices": devices, "workdir": workdir}
-  return "\n".join(f"{name:<14} {fact}" for name, fact in facts.items())
+    "devices": devices}
+  return "\n".join(_fill(f"{name:<14} {fact}", 15 * " ") for name, fact in facts.items())
 
 
-def describe(values: Mapping[str, float], is_short: bool = False) -> str:
-  """Losses, learning rate and speed in one line; names that it does not know are left out.
+def describe(values: Mapping[str, float]) -> list[str]:
+  """The parts of the loss, learning rate and speed; names that it does not know are left out.
 
-  >>> row = {"train/learning_rate": 3e-3, "loss": 27.3, "mlm/loss": 6.1234, "rtd/loss": 0.3}
-  >>> describe(row | {"train/tokens_per_second": 81234.0, "train/mfu": 0.412})
-  'loss 27.300 (mlm 6.123, rtd 0.300)  learning rate 0.003  81.2k tokens/s  MFU 41.2 %'
-  >>> describe(row | {"train/tokens_per_second": 81234.0, "train/mfu": 0.412}, is_short=True)
-  'mlm 6.123, rtd 0.300, lr 0.003, 81.2k tokens/s'
+  >>> describe({"train/learning_rate": 3e-3, "loss": 27.3, "mlm/loss": 6.1234, "rtd/loss": 0.3,
+  ...           "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
+  ['mlm 6.123', 'rtd 0.300', 'lr 0.003', '81.2k tok/s', 'MFU 41.2 %']
+  >>> describe({"loss": 27.3})
+  ['loss 27.300']
   """
-  of_parts = [f"{name.removesuffix('/loss')} {_number(value)}" for name, value in values.items() if
-              name.endswith("/loss")]
-  total = f"loss {_number(values['loss'])}" if "loss" in values else ""
-  shown = [f"{tqdm.format_sizeof(values[name])} tokens/s" for name in ("train/tokens_per_second",) if name in values]
-  rate = values.get("train/learning_rate")
-  if is_short:
-    return ", ".join([*(of_parts or filter(None, [total])), *([] if rate is None else [f"lr {rate:.3g}"]), *shown])
-  shown = [*([] if rate is None else [f"learning rate {rate:.3g}"]), *shown]
-  if "train/mfu" in values:
-    shown.append(f"MFU {100 * values['train/mfu']:.1f} %")
-  if "train/flops_per_second" in values:
-    shown.append(f"{tqdm.format_sizeof(values['train/flops_per_second'])}FLOP/s")
-  losses = f"{total} ({', '.join(of_parts)})" if total and of_parts else total or ", ".join(of_parts)
-  return "  ".join(filter(None, [losses, *shown]))
+  losses = {name.removesuffix("/loss"): value for name, value in values.items() if name.endswith("/loss")}
+  losses = losses or {name: value for name, value in values.items() if name == "loss"}
+  return [f"{name} {_number(value)}" for name, value in losses.items()] + [
+    form(values[name]) for name, form in FORMS.items() if name in values]
+
+
+FORMS: dict[str, Callable[[float], str]] = {
+  "train/learning_rate": "lr {:.3g}".format,
+  "train/tokens_per_second": lambda speed: f"{tqdm.format_sizeof(speed)} tok/s",
+  "train/mfu": lambda share: f"MFU {100 * share:.1f} %"}
 
 
 def describe_evaluation(values: Mapping[str, float]) -> str:

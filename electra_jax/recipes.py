@@ -41,6 +41,17 @@ def find(argument: str) -> str:
   return path + colon + variant
 
 
+def shorten(argument: str) -> str:
+  """A recipe of the project without the folder that holds configs/.
+
+  >>> shorten(find("base:fast")), shorten("my.py")
+  ('configs/base.py:fast', 'my.py')
+  """
+  for root in reversed(ROOTS):  # the wheel's lies within the other
+    argument = argument.removeprefix(root + os.sep)
+  return argument
+
+
 def with_paths(argv: list[str]) -> list[str]:
   """A command line with `find` of its --config."""
   _make_importable()

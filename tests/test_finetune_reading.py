@@ -70,7 +70,7 @@ def test_squad(argument, source, tmp_path, capsys):
   version = argument[:4]
   summary = run(squad.get_config(argument), source, str(tmp_path), **SHORT, write_test_predictions=True)
   data = json.loads((source[0] / f"dev-{version}.json").read_text())["data"][0]["paragraphs"]
-  assert f"dev has {len(data)} questions; the official set has 1" in capsys.readouterr().out
+  assert f"dev has {len(data)} questions; the official set has 1" in " ".join(capsys.readouterr().out.split())
   predictions = read(tmp_path, "dev_predictions.json")
   assert list(predictions) == list(read(tmp_path, "test_predictions.json")) == [row["qas"][0]["id"] for row in data]
   for row in data:

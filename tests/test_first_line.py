@@ -46,7 +46,7 @@ def test_the_literal_line_starts_in_an_empty_folder(tmp_path, tfds_dir):
       if "Starting from scratch" in line or time.monotonic() > end:  # what is left is the compiler
         run.kill()
         break
-  assert "The workdir is runs/base" in printed[0], "".join(printed)
+  assert printed[0] == "Recipe configs/base.py, workdir runs/base (--workdir names another).\n", "".join(printed)
   assert "Starting from scratch" in printed[-1], "".join(printed)
   assert (tmp_path / "runs/base/config.json").exists() and (tmp_path / "runs/base/shards").exists()
 

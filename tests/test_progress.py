@@ -140,19 +140,20 @@ def test_plain_lines_off_a_terminal():
   bar.message("saved")
   bar.finish("runs/a")
   bar.close()
-  speed = "loss 25.432 (mlm 5.432, rtd 0.400)  learning rate 0.003  31.2k tokens/s  250GFLOP/s"
+  speed = "mlm 5.432, rtd 0.400, lr 0.003, 31.2k tok/s"
   lines = stream.getvalue().splitlines()
-  assert lines[:5] == [f"step 30/100 (30 %)  01:30, ETA ?  {speed}", f"step 40/100 (40 %)  03:00, ETA 09:00  {speed}",
-                       f"step 100/100 (100 %)  04:30, ETA 0:00  {speed}", "saved",
+  assert lines[:5] == [f"step 30/100  01:30, ETA ?  {speed}", f"step 40/100  03:00, ETA 09:00  {speed}",
+                       f"step 100/100  04:30, ETA 0:00  {speed}", "saved",
                        "Finished after 04:30: runs/a. Next:"]
-  assert any("electra_jax.tools.summary runs/a" in line for line in lines[5:])
+  assert any("electra_jax summary runs/a" in line for line in lines[5:])
 
 
-def test_one_bar_on_a_terminal(monkeypatch):
-  class Terminal(io.StringIO):
-    def isatty(self):
-      return True
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
 
+
+def test_one_bar_on_a_terminal():
   stream = Terminal()
   bar = progress.Progress(4000, start_step=20, stream=stream)
   bar.advance(50)
@@ -164,14 +165,28 @@ def test_one_bar_on_a_terminal(monkeypatch):
   assert max(map(len, text.replace("\r", "\n").split("\n"))) < 80
 
 
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
+def test_nothing_is_cut_at_80_columns(stream):
+  """Not of a run of weeks either: whole parts are left out of the bar, and messages have several lines."""
+  bar = progress.Progress(1_000_000, start_step=123_455, stream=stream)
+  bar.show(123_456, VALUES | {"train/learning_rate": 1.234e-4, "train/mfu": 0.412, "a_third/loss": 1.0})
+  bar.message("memory of each device: 45.5 MiB (parameters 0.8 MiB, optimizer 1.5 MiB, activations 43.1 MiB)")
+  bar.finish("runs/mine")
+  bar.close()
+  lines = stream.getvalue().replace("\r", "\n").split("\n")
+  assert max(map(len, (line for line in lines if not line.startswith("step ")))) <= 80
+  assert any("rtd 0.400" in line for line in lines) and not any(line.endswith(("M", "tok/", "lr")) for line in lines)
+  assert "  activations 43.1 MiB)" in lines
+
+
 def test_the_header_says_what_is_trained():
   from configs import tiny
   from electra_jax import config as config_lib
 
-  text = progress.header(config_lib.resolve(tiny.get_config()), "runs/a", text="books.txt", num_parameters=126017,
+  text = progress.header(config_lib.resolve(tiny.get_config()), text="books.txt", num_parameters=126017,
                          num_train=1900, num_heldout=11, passes=128 / 1900, devices="1 cpu device(s)")
   for words in ("rtd, 126,017 parameters", "books.txt, 1,900 training and 11 held-out", "134.7 passes over it",
-                "0.003 after 50 steps", "1 cpu device(s)", "runs/a"):
+                "0.003 after 50 steps", "1 cpu device(s)"):
     assert words in text
 
 
@@ -187,4 +202,4 @@ def test_other_processes_are_silent():
 def test_a_run_of_zero_steps():
   stream = io.StringIO()
   progress.Progress(0, stream=stream).show(0, {})
-  assert stream.getvalue().startswith("step 0/0 (100 %)  00:00, ETA 0:00")
+  assert stream.getvalue().startswith("step 0/0  00:00, ETA 0:00")

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -221,6 +222,12 @@ def _eval_batch(examples, example_ids, total, masking: ConfigDict, tokenizer: To
 # ---- readers: (batch_at, start_step, stop_step, prefetch_batches) -> the batches of the steps, in order ----
 
 
+def start_import(reader: str) -> None:
+  """Imports TensorFlow, which takes seconds, in a thread: while the first programs are compiled."""
+  if reader != "threads":
+    threading.Thread(target=_import_if_there, name="tensorflow").start()
+
+
 def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
                   prefetch_batches: int = PREFETCH_BATCHES) -> Generator[Batch, None, None]:
   """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
@@ -353,12 +360,17 @@ def _import_tensorflow():
   return tf
 
 
-def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
+def _import_if_there() -> bool:
   try:
     _import_tensorflow()
   except UserError:
-    return _thread_batches(batch_at, start_step, stop_step, prefetch_batches)
-  return _tf_batches(batch_at, start_step, stop_step, prefetch_batches)
+    return False
+  return True
+
+
+def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
+  read = _tf_batches if _import_if_there() else _thread_batches
+  return read(batch_at, start_step, stop_step, prefetch_batches)
 
 
 READERS = {"tf": _tf_batches, "threads": _thread_batches, "auto": _auto_batches}

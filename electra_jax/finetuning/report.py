@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from electra_jax.tasks import glue, race, squad
-from electra_jax.tasks.base import Task
+from electra_jax.tasks.base import HEADS, Task
 from electra_jax.tasks.scoring import percent
 
 
@@ -32,3 +32,12 @@ def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary:
     lines += ["", f"| The papers' {task.metric} on dev | % |", "|---|---|",
               *(f"| {model} | {value} |" for model, value in rows.items())]
   return "\n".join(lines) + "\n"
+
+
+def next_steps(task: Task, workdir: str) -> str:
+  """The last lines of a fine-tuning."""
+  question = '--task=classify "A text."' if "classification_head" in HEADS[task.head][0] else "--help"
+  return f"""Finished: {workdir}. Next:
+  results  {workdir}/results.md
+  a page   python -m electra_jax report {workdir}
+  ask it   python -m electra_jax predict --workdir={workdir} {question}"""

@@ -233,3 +233,18 @@ def test_evaluation_sees_every_example_once(number, batch_size, max_examples, ba
   again = list(pipeline.eval_batches(FakeExamples(number), CONFIG, TOKENIZER, batch_size=batch_size, seed=1,
                                      max_examples=max_examples))
   assert_equal(concatenate(again), whole)
+
+
+def test_tensorflow_is_imported_meanwhile(monkeypatch):
+  began, may_end = threading.Event(), threading.Event()
+
+  def slow_import():
+    began.set()
+    assert may_end.wait(10)
+
+  monkeypatch.setattr(pipeline, "_import_tensorflow", slow_import)
+  pipeline.start_import("threads")
+  assert not began.is_set()
+  pipeline.start_import("auto")
+  assert began.wait(10)  # and the caller has gone on
+  may_end.set()

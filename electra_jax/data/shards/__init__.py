@@ -91,11 +91,13 @@ def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, s
   chunks = log.skip_done(read_chunks)
   before = log.total("tokens")
   with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
-            disable=None if show_progress else True, mininterval=0.5, initial=log.total("text_bytes")) as bar:
+            disable=None if show_progress else True, mininterval=0.5, initial=log.total("text_bytes"),
+            bar_format="{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}") as bar:  # in 80 columns
     for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
       log.write(packed)
       speed = (log.total("tokens") - before) / max(time.monotonic() - log.started, 1e-9)
-      bar.set_postfix_str(f"{log.total('documents'):,} documents, {speed:,.0f} tokens/s", refresh=False)
+      documents_done, speed = map(tqdm.format_sizeof, (log.total("documents"), speed))
+      bar.set_postfix_str(f"{documents_done} documents, {speed} tokens/s", refresh=False)
       bar.update(packed.counts["text_bytes"])
   done = log.progress
   if not done.counts["train"]["examples"]:
