@@ -1,6 +1,9 @@
 """Model card of a published model: README.md with its data, steps, FLOPs and evaluation."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -10,10 +13,50 @@ from electra_jax import flops
 TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
          "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice",
          "ForTokenClassification": "token-classification"}
+# Class of transformers -> lines of Python that use it, with NAME for the folder or repository.
+USES = {"ForMaskedLM": """from transformers import pipeline
+
+fill = pipeline("fill-mask", model=NAME)
+print(fill(f"The name of the {fill.tokenizer.mask_token} is given."))""",
+        "ForPreTraining": """import torch
+from transformers import AutoTokenizer, CLASS
+
+tokenizer, model = AutoTokenizer.from_pretrained(NAME), CLASS.from_pretrained(NAME)
+with torch.no_grad():
+  logits = model(**tokenizer("The name of the banana is given.", return_tensors="pt"))[0]""",
+        "ForSequenceClassification": """from transformers import pipeline
+
+classify = pipeline("text-classification", model=NAME)
+print(classify("One more text."))""",
+        "ForTokenClassification": """from transformers import pipeline
+
+tag = pipeline("token-classification", model=NAME)
+print(tag("One more text."))""",
+        "": """from transformers import AutoTokenizer, CLASS
+
+tokenizer, model = AutoTokenizer.from_pretrained(NAME), CLASS.from_pretrained(NAME)"""}
+# Of metrics.jsonl -> (name of the hub's metric, in words).
+METRICS = {"mlm/loss": ("loss", "held-out masked-LM loss, nats"),
+           "mlm/accuracy": ("accuracy", "held-out masked-LM accuracy"),
+           "mlm/perplexity": ("perplexity", "held-out masked-LM perplexity"),
+           "rtd/loss": ("loss", "held-out replaced-token loss, nats"),
+           "rtd/auc": ("roc_auc", "held-out AUC of replaced tokens")}
+
+
+class Publication(NamedTuple):
+  """What a card says of the place where the model appears; empty parts are left out."""
+
+  name: str = "PATH"  # of the folder or repository
+  licence: str = ""  # an identifier of the hub: apache-2.0, mit, cc-by-4.0, other
+  language: str = ""  # ISO 639: en, de; several with commas
+
+
+UNPUBLISHED = Publication()
 
 
 def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_parameters: int, evaluation: dict | None,
-         imported_from: str = "", signs: Sequence[str] = ()) -> str:
+         imported_from: str = "", signs: Sequence[str] = (), publication: Publication = UNPUBLISHED,
+         scores: Mapping[str, float] | None = None) -> str:
   """The card as Markdown with the front matter of the Hugging Face hub.
 
   Args:
@@ -24,6 +67,8 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     evaluation: a row of metrics.jsonl, of a fine-tuned run {metric: summary}; None: there was none.
     imported_from: where the run's parameters came from, if it did not start from scratch.
     signs: what is wrong with the run, of `warning_signs.find`.
+    publication: where it appears.
+    scores: of a fine-tuned run, the median of each metric over the seeds.
   """
   (architecture,) = hf_config["architectures"]
   task = next((task for ending, task in TASKS.items() if architecture.endswith(ending)), "feature-extraction")
@@ -41,13 +86,18 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     run |= {"Objective": f"`{config.objective.name}`", "Token positions": f"{tokens:,}",
             "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
             "Started from": imported_from or config.checkpoint.init_from or "scratch"}
+  use = next(lines for ending, lines in USES.items() if architecture.endswith(ending))
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
-    "tags:", f"- {hf_config['model_type']}", "- electra_jax", "---", "", f"# {name}", "",
+    *(f"license: {publication.licence}" for _ in publication.licence[:1]),
+    *(["language:", *(f"- {json.dumps(one)}" for one in publication.language.split(","))]  # no: Norwegian, not false
+      if publication.language else []),
+    "tags:", f"- {hf_config['model_type']}", "- electra_jax",
+    *_model_index(publication.name if publication.name != "PATH" else name, task, config, evaluation, scores or {}),
+    "---", "", f"# {name}", "",
     f"`{architecture}` with {num_parameters:,} parameters, "
     + (f"fine-tuned on {config.task.name}" if is_fine_tuned else "pre-trained") + " with electra_jax.", "",
-    "```python", "from transformers import AutoTokenizer, " + architecture, "",
-    'tokenizer = AutoTokenizer.from_pretrained("PATH")', f'model = {architecture}.from_pretrained("PATH")', "```", "",
+    "```python", use.replace("NAME", json.dumps(publication.name)).replace("CLASS", architecture), "```", "",
     "## Model", "", *_table({
       "Layers": hf_config["num_hidden_layers"], "Hidden size": hf_config["hidden_size"],
       "Feed-forward size": hf_config["intermediate_size"], "Attention heads": hf_config["num_attention_heads"],
@@ -61,6 +111,20 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     "## Training", "", *_table(run),
     *([] if is_fine_tuned else _cost(config, step)),
     "## Evaluation", "", *_evaluation(evaluation, step), *(f"**Warning.** {sign}\n" for sign in signs)])
+
+
+def _model_index(name: str, task: str, config: ConfigDict, evaluation: dict | None,
+                 scores: Mapping[str, float]) -> list[str]:
+  """The scores as the hub reads them; [] without any."""
+  rows = [(metric, f"{metric} on the dev set, median over the seeds", value) for metric, value in scores.items()]
+  rows += [(*METRICS[key], value) for key, value in (evaluation or {}).items() if key in METRICS]
+  rows = [(kind, words, value) for kind, words, value in rows if math.isfinite(value)]
+  data = config.task.name if config.mode == "finetune" else "held-out text"
+  return [] if not rows else [
+    "model-index:", f"- name: {json.dumps(name)}", "  results:", "  - task:", f"      type: {task}", "    dataset:",
+    f"      name: {json.dumps(data)}", f"      type: {json.dumps(data.replace(' ', '-'))}", "    metrics:",
+    *(line for kind, words, value in rows for line in (
+      f"    - type: {kind}", f"      name: {json.dumps(words)}", f"      value: {float(f'{value:.6g}')}"))]
 
 
 def _cost(config: ConfigDict, step: int) -> list[str]:

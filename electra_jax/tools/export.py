@@ -9,19 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax import metrics
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import hf, hf_config, mapping, model_card, tokenizer_files
-from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange import hf, hub, model_card, tokenizer_files
 from electra_jax.finetuning import results
-from electra_jax.models.bert import SENTENCE_HEADS
-from electra_jax.tasks.base import HEADS
+from electra_jax.tools.export_networks import Source, networks_of
 from electra_jax.training import warning_signs
 
 FLAGS = flags.FLAGS
@@ -36,6 +32,11 @@ An ELECTRA gives exported/discriminator and exported/generator, every other run 
 line, AutoModel.from_pretrained("exported/discriminator"), and holds config.json, model.safetensors, the tokenizer and a
 model card. msgpack is flax.serialization's, with our own names; config.json and tokenizer/ come along.
 
+  To the Hugging Face hub: python -m electra_jax.tools.export --workdir=runs/base --out=exported --push=USER/MODEL \\
+                               --license=apache-2.0 --language=en
+
+uploads what was written, an ELECTRA as USER/MODEL-discriminator and USER/MODEL-generator.
+
 --out must be new or empty; it appears complete or not at all."""
 
 
@@ -43,11 +44,16 @@ class Exported(NamedTuple):
   """What there is to say after an export."""
 
   folders: list[str]
+  names: list[str]  # of the networks, below the folder; [""] for one
   left_out: list[str]  # heads that transformers has no place for
 
 
-def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf") -> Exported:
+def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf",
+           publication: model_card.Publication = model_card.UNPUBLISHED) -> Exported:
   """Writes the networks of a checkpoint (None: the newest).
+
+  Args:
+    publication: where the model is to appear, for its card; of several networks the beginning of their names.
 
   Raises:
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
@@ -63,18 +69,8 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
   flat = {path: np.asarray(leaf) for path, leaf in sharding.by_path(params).items()}
   with new_folder(out) as partial:
-    names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat))
-  return Exported([os.path.normpath(os.path.join(out, name)) for name in names], left_out)
-
-
-class Source(NamedTuple):
-  """A checkpoint and what belongs to it."""
-
-  workdir: str
-  config: ConfigDict  # resolved
-  step: int
-  tokenizer: tokenizers.Tokenizer
-  params: dict[str, np.ndarray]  # path -> array
+    names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat, publication))
+  return Exported([os.path.normpath(os.path.join(out, name)) for name in names], names, left_out)
 
 
 @contextlib.contextmanager
@@ -103,91 +99,40 @@ def new_folder(out: str) -> Generator[str, None, None]:
 # ---- Hugging Face ----
 
 
-def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
-  """({network: weights}, heads left out): each network whole, with the embeddings that it borrows.
-
-  One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
-
-  Raises:
-    UserError: no class of transformers computes it.
-  """
-  by_network: dict[str, dict[str, np.ndarray]] = {}
-  for path, value in source.params.items():
-    network, below = path.split("/", 1)
-    by_network.setdefault(network, {})[below] = value
-  kept = next(name for name in by_network if name != GENERATOR)
-  if GENERATOR in by_network:
-    shared = {path: value for path, value in by_network[kept].items() if path.startswith(EMBEDDINGS)}
-    by_network[GENERATOR] = shared | by_network[GENERATOR]
-  elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
-    by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
-    by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
-  found, left_out, (pooler, labels, is_multi) = {}, [], fine_tuning_of(source)
-  for name, params in by_network.items():
-    model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
-    heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
-    check_heads(heads, source.config.task.pooling)
-    # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
-    is_pair = name in ("discriminator", GENERATOR)
-    family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)
-    for head in heads & set(SENTENCE_HEADS) if pooler == "gelu" else ():
-      if f"{head}/dense/kernel" not in params:
-        params = hf.with_gelu_layer(params, head, model["hidden_size"])
-    known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
-    left_out += sorted(f"{name}/{head}" for head in heads - known)
-    params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
-    found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
-    if is_multi:
-      found[name].config["problem_type"] = "multi_label_classification"
-  return found, left_out
-
-
-def check_heads(heads: set[str], pooling: str) -> None:
-  """Raises the UserError of a head that no class of transformers computes, and without which nothing can answer."""
-  what = "No class of transformers has this head"
-  if "joint_span_head" in heads:
-    raise UserError(what, got="joint_span_head: the end depends on the start",
-                    allowed="a span_head, whose start and end are independent, for AutoModelForQuestionAnswering",
-                    fix="fine-tune with --config.task.span_head=independent, use --format=msgpack, or answer with "
-                    "electra_jax.tools.predict --task=question")
-  read = heads & set(SENTENCE_HEADS)
-  if read and pooling != "cls":
-    raise UserError(what, got=f"{', '.join(read)} over task.pooling={pooling}",
-                    allowed="one over [CLS], for AutoModelForSequenceClassification and AutoModelForMultipleChoice",
-                    fix="fine-tune with --config.task.pooling=cls, use --format=msgpack, or answer with "
-                    "electra_jax.tools.predict --task=classify or --task=choose")
-
-
-def fine_tuning_of(source: Source) -> tuple[str, list[str], bool]:
-  """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
-  if source.config.mode != "finetune":
-    return "tanh", [], False
-  with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
-    labels = json.load(file)
-  reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
-  # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
-  pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
-  return pooler, labels["label_names"], labels["head"] == "multi_label"
-
-
 def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
   found, left_out = networks_of(source)
   names = list(found) if len(found) > 1 or "discriminator" in found else [""]
-  model = source.config.model
   evaluation = last_evaluation(source.workdir, source.step)
+  place_of = hub.repositories(source.publication.name, names) if source.publication.name != "PATH" else {}
+  scores = medians(source.workdir)
   for name, (network, weights) in zip(names, found.items()):
     place = os.path.join(folder, name)
     os.makedirs(place, exist_ok=True)
     hf.write_network(place, weights)
     tokenizer_files.write(place, source.tokenizer, is_roberta=weights.config["model_type"] == "roberta",
-                          max_tokens=model.max_position_embeddings - model.position_offset)
+                          max_tokens=longest_input(source))
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
-                           imported_from(source.workdir), signs_of(source))
+                           imported_from(source.workdir), signs_of(source),
+                           source.publication._replace(name=place_of.get(name, "PATH")), scores)
     with open(os.path.join(place, "README.md"), "w", encoding="utf-8") as file:
       file.write(card)
   return names, left_out
+
+
+def longest_input(source: Source) -> int:
+  """Tokens that the run has trained on, special ones included; of imported weights, which say less, its positions."""
+  model = source.config.model
+  return (model.max_position_embeddings - model.position_offset if imported_from(source.workdir)
+          else source.config.data.sequence_length)
+
+
+def medians(workdir: str) -> dict[str, float]:
+  """Metric -> median over the seeds of a fine-tuned run; {} of another."""
+  path = os.path.join(workdir, "results.json")
+  summary = results.read_json(path)["summary"] if os.path.exists(path) else {}
+  return {metric: row["median"] for metric, row in summary.items()}
 
 
 def last_evaluation(workdir: str, step: int) -> dict | None:
@@ -244,6 +189,9 @@ def define_flags() -> None:
   flags.DEFINE_string("out", None, "The new folder.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
   flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers. msgpack: for Flax.")
+  flags.DEFINE_string("push", None, "Uploads to this name of the Hugging Face hub, USER/MODEL, too.")
+  flags.DEFINE_string("license", "", "Of the model, for its card: an identifier of the hub, such as apache-2.0.")
+  flags.DEFINE_string("language", "", "Of the text, for the card: en; several with commas.")
 
 
 def main(argv: list[str]) -> None:
@@ -253,12 +201,27 @@ def main(argv: list[str]) -> None:
     raise UserError("--workdir and --out are needed", got=f"--workdir={FLAGS.workdir or ''} --out={FLAGS.out or ''}",
                     allowed="the folder of a run, and a new one",
                     fix="python -m electra_jax.tools.export --workdir=runs/tiny --out=exported")
+  if FLAGS.push:
+    check_push()
   main_lib.start_jax()
-  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format)
+  publication = model_card.Publication(FLAGS.push or "PATH", FLAGS.license, FLAGS.language)
+  done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format, publication)
   if done.left_out:
     print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
   for folder in done.folders:
     print(f"Wrote {folder}" + (f': AutoModel.from_pretrained("{folder}")' if FLAGS.format == "hf" else ""))
+  for name, repository in hub.repositories(FLAGS.push or "", done.names).items() if FLAGS.push else ():
+    print(f"Uploaded to {hub.upload(os.path.join(FLAGS.out, name), repository)}")
+
+
+def check_push() -> None:
+  """Raises the UserError of an upload that would fail, before anything is written."""
+  if FLAGS.format != "hf" or not FLAGS.license or not FLAGS.language:
+    raise UserError("A model of the hub needs a licence, a language and --format=hf",
+                    got=f"--license={FLAGS.license} --language={FLAGS.language} --format={FLAGS.format}",
+                    allowed="an identifier of the hub and a language code",
+                    fix="for example --license=apache-2.0 --language=en --format=hf")
+  hub.check(FLAGS.push)
 
 
 if __name__ == "__main__":

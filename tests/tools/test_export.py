@@ -22,7 +22,7 @@ from electra_jax.finetuning import pretrained
 from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tasks import HEADS
-from electra_jax.tools import export, import_weights
+from electra_jax.tools import export, export_networks, import_weights
 from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
@@ -285,7 +285,7 @@ def test_every_head_of_every_family(tmp_path, family, head):
   shapes = jax.eval_shape(lambda: pretrained.init_params(jax.random.key(0), transformer, HEADS[head][0], None))
   params = {sharding.path_name(path): np.ones(leaf.shape, np.float32)
             for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
-  found, left_out = export.networks_of(export.Source(str(tmp_path), config, 1, tokenizer, params))
+  found, left_out = export_networks.networks_of(export_networks.Source(str(tmp_path), config, 1, tokenizer, params))
   hf.write_network(str(tmp_path), found["encoder"])
   (name,) = found["encoder"].config["architectures"]
   assert name == hf_config.ARCHITECTURES[family][HEADS[head][0][0]]

@@ -1,0 +1,94 @@
+"""Networks of a checkpoint as transformers has them: which there are, their heads and labels."""
+
+import json
+import os
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from electra_jax.data import tokenizers
+from electra_jax.errors import UserError
+from electra_jax.exchange import hf, hf_config, mapping, model_card
+from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
+from electra_jax.exchange.weights import Weights
+from electra_jax.models.bert import SENTENCE_HEADS
+from electra_jax.tasks.base import HEADS
+
+
+class Source(NamedTuple):
+  """A checkpoint and what belongs to it."""
+
+  workdir: str
+  config: ConfigDict  # resolved
+  step: int
+  tokenizer: tokenizers.Tokenizer
+  params: dict[str, np.ndarray]  # path -> array
+  publication: model_card.Publication = model_card.UNPUBLISHED
+
+
+def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
+  """({network: weights}, heads left out): each network whole, with the embeddings that it borrows.
+
+  One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
+
+  Raises:
+    UserError: no class of transformers computes it.
+  """
+  by_network: dict[str, dict[str, np.ndarray]] = {}
+  for path, value in source.params.items():
+    network, below = path.split("/", 1)
+    by_network.setdefault(network, {})[below] = value
+  kept = next(name for name in by_network if name != GENERATOR)
+  if GENERATOR in by_network:
+    shared = {path: value for path, value in by_network[kept].items() if path.startswith(EMBEDDINGS)}
+    by_network[GENERATOR] = shared | by_network[GENERATOR]
+  elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
+    by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
+    by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
+  found, left_out, (pooler, labels, is_multi) = {}, [], fine_tuning_of(source)
+  for name, params in by_network.items():
+    model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
+    heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
+    check_heads(heads, source.config.task.pooling)
+    # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
+    is_pair = name in ("discriminator", GENERATOR)
+    family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)
+    for head in heads & set(SENTENCE_HEADS) if pooler == "gelu" else ():
+      if f"{head}/dense/kernel" not in params:
+        params = hf.with_gelu_layer(params, head, model["hidden_size"])
+    known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
+    left_out += sorted(f"{name}/{head}" for head in heads - known)
+    params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
+    found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
+    if is_multi:
+      found[name].config["problem_type"] = "multi_label_classification"
+  return found, left_out
+
+
+def check_heads(heads: set[str], pooling: str) -> None:
+  """Raises the UserError of a head that no class of transformers computes, and without which nothing can answer."""
+  what = "No class of transformers has this head"
+  if "joint_span_head" in heads:
+    raise UserError(what, got="joint_span_head: the end depends on the start",
+                    allowed="a span_head, whose start and end are independent, for AutoModelForQuestionAnswering",
+                    fix="fine-tune with --config.task.span_head=independent, use --format=msgpack, or answer with "
+                    "electra_jax.tools.predict --task=question")
+  read = heads & set(SENTENCE_HEADS)
+  if read and pooling != "cls":
+    raise UserError(what, got=f"{', '.join(read)} over task.pooling={pooling}",
+                    allowed="one over [CLS], for AutoModelForSequenceClassification and AutoModelForMultipleChoice",
+                    fix="fine-tune with --config.task.pooling=cls, use --format=msgpack, or answer with "
+                    "electra_jax.tools.predict --task=classify or --task=choose")
+
+
+def fine_tuning_of(source: Source) -> tuple[str, list[str], bool]:
+  """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
+  if source.config.mode != "finetune":
+    return "tanh", [], False
+  with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
+    labels = json.load(file)
+  reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
+  # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
+  pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
+  return pooler, labels["label_names"], labels["head"] == "multi_label"
