@@ -49,23 +49,37 @@ def main(argv: list[str]) -> None:
   if FLAGS["config"].value is None:
     raise UserError("--config is missing", got="nothing", allowed="a recipe; see `python -m electra_jax.main --help`",
                     fix="for a first try: --config=configs/tiny.py --workdir=runs/tiny")
-  # What is wrong with the config is told before jax is imported, which takes seconds.
-  config = config_lib.resolve(FLAGS.config)
-  if config.mode == "finetune":
-    from electra_jax import tasks
-    tasks.check(config.task)
+  config, folder = config_lib.resolve(FLAGS.config), FLAGS.workdir or default_workdir()
+  check_quickly(config, folder)
   start_jax()
   from electra_jax import finetune, metrics, pretrain
   from electra_jax.training import workdir
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
-  folder = FLAGS.workdir or default_workdir()
   chosen = "" if FLAGS.workdir else " (--workdir names another)"
   print(f"Recipe {recipes.shorten(config_flags.get_config_filename(FLAGS['config']))}, workdir {folder}{chosen}.",
         flush=True)
   with workdir.lock(folder):
     modes[config.mode](FLAGS.config, folder)
+
+
+def check_quickly(config: ConfigDict, workdir: str) -> None:
+  """What is wrong with the config is told before jax is imported, which takes seconds.
+
+  Raises:
+    UserError: there is no such task or metric, nothing to start from, or a package for the logs is not installed.
+  """
+  from electra_jax import metrics
+
+  start = config.checkpoint.init_from
+  if config.mode == "finetune":
+    from electra_jax import tasks
+    tasks.check(config.task)
+    start = config.task.init_from
+  if start and not os.path.isdir(os.path.join(workdir, "checkpoints")):  # a run that resumes needs no start
+    config_lib.check_exists(start)
+  metrics.check_installed(config.log)
 
 
 def default_workdir() -> str:

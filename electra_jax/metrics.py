@@ -5,6 +5,7 @@ weights, never a mean of means.
 """
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -97,6 +98,14 @@ def auc(positives, negatives) -> float:
     return math.nan
   below = np.cumsum(negatives) - negatives
   return float((positives * (below + 0.5 * negatives)).sum() / num_pairs)
+
+
+def check_installed(config_log: ConfigDict) -> None:
+  """Raises the UserError of a package for the logs that is missing, in no time: neither jax nor it is imported."""
+  if config_log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
+    _tensorboard()
+  if config_log.wandb_project and importlib.util.find_spec("wandb") is None:
+    _wandb(config_log.wandb_project)
 
 
 def check_services(config_log: ConfigDict) -> None:

@@ -1,5 +1,6 @@
 """Is what a mistake prints short, does it name the cause first, and does its fix repair it?"""
 
+import os
 import re
 import subprocess
 import sys
@@ -323,13 +324,19 @@ QUICK = {
             "--config.task.metric=f2",
   "rule": "--config=configs/tiny.py --workdir=W --config.train.batch_size=0",
   "choice": "--config=configs/tiny.py --workdir=W --config.optimizer.name=adam",
+  "name of the hub": "--config=configs/bert_base.py:continued --workdir=W --config.checkpoint.init_from=me/bert",
+  "name of the hub for labels": "--config=configs/finetune/own.py --workdir=W --config.task.init_from=me/bert "
+                                "--config.task.train_path=b",
+  "no W&B": "--config=configs/tiny.py --workdir=W --config.log.wandb_project=mine",
 }
 
 
 @pytest.mark.parametrize("row", QUICK)
 def test_a_mistake_is_told_before_jax_is_imported(tmp_path, row):
   command = [sys.executable, "-X", "importtime", "-m", "electra_jax.main", *QUICK[row].split()]
-  done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+  (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None  # as if not installed\n")
+  variables = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+  done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
   imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
   said = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time:"))
   assert done.returncode == 2 and "Traceback" not in said, said
