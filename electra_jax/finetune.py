@@ -176,7 +176,8 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   saved = checkpoints.Checkpoints(folder, config.checkpoint)
   state = saved.restore_newest(abstract(state)) or state
   start_step = int(state.step)
-  writer = metrics.MetricWriter(folder, config.log, restored_step=start_step, enabled=is_main)
+  writer = metrics.MetricWriter(folder, config.log, restored_step=start_step, enabled=is_main,
+                                per_step={"epoch": config.task.num_epochs / num_steps})
   bar = progress.Progress(num_steps, start_step, enabled=is_main)
   curve = results.read_curve(folder, start_step)
   is_stale = functools.partial(results.is_stale, curve, task.metric, config.task.patience_evals)

@@ -132,6 +132,11 @@ def test_seeds_differ_and_the_same_seed_gives_the_same_bits(finished, source, tm
   assert sorted(batches.epoch_order(0, 1, 20).tolist()) == list(range(20))
 
 
+def test_rows_of_the_log_have_an_epoch(finished, source):
+  (path,) = pathlib.Path(finished[0]).rglob("metrics.jsonl")
+  assert json.loads(path.read_text().splitlines()[-1])["epoch"] == pytest.approx(recipe(source).task.num_epochs)
+
+
 def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finished, source, tmp_path, monkeypatch):
   workdir, summary = finished
   former, calls = finetune.update, []
