@@ -80,7 +80,7 @@ def defaults() -> ConfigDict:
   c.data.format = "ELECTRA"
   c.data.sequence_length = 512  # tokens per example, special tokens included
   c.data.short_sequence_share = 0.05  # ELECTRA's builder and SEGMENT-PAIR: with a random shorter target length
-  c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65 536
+  c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65,536
   c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPU count
   c.data.reader = "auto"  # tf (tf.data) | threads (no TensorFlow needed, same bytes) | auto (tf if installed)
 
@@ -109,7 +109,7 @@ def defaults() -> ConfigDict:
   c.optimizer.schedule = "linear"  # after linear warm-up: linear | cosine | constant | wsd | inverse_sqrt
   c.optimizer.decay_share = 0.1  # wsd: of the run's steps, at its end
   c.optimizer.final_rate_share = 0.0  # of the peak, where the decay ends
-  c.optimizer.warmup_steps = placeholder(int)  # derived: 10 000, or a tenth of a shorter run
+  c.optimizer.warmup_steps = placeholder(int)  # derived: 10,000, or a tenth of a shorter run
   c.optimizer.beta1 = 0.9
   c.optimizer.beta2 = 0.999
   c.optimizer.epsilon = 1e-6
