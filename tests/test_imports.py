@@ -38,7 +38,8 @@ ONLY_IN = {  # package -> files that may import it
   "etils": {"data/sources/files.py"},
   "datasets": {"data/sources/hf_datasets.py", "tools/bench_data.py"},
   "sentencex": {"data/sources/sentence_splitting.py"},
-  "torch": {"exchange/torch_files.py"},  # pickled tensors, weights only; optional
+  "torch": {"exchange/torch_files.py",  # pickled tensors, weights only; optional
+            "exchange/onnx_files.py"},  # its exporter; optional
   "safetensors": {"exchange/hf.py"},
   "matplotlib": {"plotting.py", "tools/plot_run.py", "tools/report_page.py"},  # the last two: lines of a key; its text
 }

@@ -15,7 +15,7 @@ from electra_jax import main as main_lib
 from electra_jax import metrics
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import hf, hub, model_card, tokenizer_files
+from electra_jax.exchange import hf, hub, model_card, onnx_files, tokenizer_files
 from electra_jax.finetuning import results
 from electra_jax.tools.export_networks import Source, networks_of
 from electra_jax.training import warning_signs
@@ -27,6 +27,7 @@ USAGE = """Writes a run's networks as files that other code bases load.
   The newest checkpoint:   python -m electra_jax.tools.export --workdir=runs/base --out=exported
   An earlier one:          python -m electra_jax.tools.export --workdir=runs/base --step=5000 --out=exported
   For Flax, as trained:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=msgpack
+  With model.onnx, too:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=onnx
 
 An ELECTRA gives exported/discriminator and exported/generator, every other run the one folder. Each loads with one
 line, AutoModel.from_pretrained("exported/discriminator"), and holds config.json, model.safetensors, the tokenizer and a
@@ -180,7 +181,19 @@ def write_msgpack(folder: str, source: Source) -> tuple[list[str], list[str]]:
   return [""], []
 
 
-WRITERS = {"hf": write_hf, "msgpack": write_msgpack}
+# ---- ONNX ----
+
+
+def write_onnx(folder: str, source: Source) -> tuple[list[str], list[str]]:
+  """What transformers loads, and model.onnx beside it."""
+  onnx_files.check_installed()
+  names, left_out = write_hf(folder, source)
+  for name in names:
+    onnx_files.write(os.path.join(folder, name))
+  return names, left_out
+
+
+WRITERS = {"hf": write_hf, "msgpack": write_msgpack, "onnx": write_onnx}
 
 
 def define_flags() -> None:
@@ -188,7 +201,7 @@ def define_flags() -> None:
   flags.declare_key_flag("workdir")  # appears in --help
   flags.DEFINE_string("out", None, "The new folder.")
   flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
-  flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers. msgpack: for Flax.")
+  flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers; onnx: that, too; msgpack: for Flax.")
   flags.DEFINE_string("push", None, "Uploads to this name of the Hugging Face hub, USER/MODEL, too.")
   flags.DEFINE_string("license", "", "Of the model, for its card: an identifier of the hub, such as apache-2.0.")
   flags.DEFINE_string("language", "", "Of the text, for the card: en; several with commas.")
@@ -209,15 +222,15 @@ def main(argv: list[str]) -> None:
   if done.left_out:
     print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
   for folder in done.folders:
-    print(f"Wrote {folder}" + (f': AutoModel.from_pretrained("{folder}")' if FLAGS.format == "hf" else ""))
+    print(f"Wrote {folder}" + (f': AutoModel.from_pretrained("{folder}")' if FLAGS.format != "msgpack" else ""))
   for name, repository in hub.repositories(FLAGS.push or "", done.names).items() if FLAGS.push else ():
     print(f"Uploaded to {hub.upload(os.path.join(FLAGS.out, name), repository)}")
 
 
 def check_push() -> None:
   """Raises the UserError of an upload that would fail, before anything is written."""
-  if FLAGS.format != "hf" or not FLAGS.license or not FLAGS.language:
-    raise UserError("A model of the hub needs a licence, a language and --format=hf",
+  if FLAGS.format == "msgpack" or not FLAGS.license or not FLAGS.language:
+    raise UserError("A model of the hub needs a licence, a language and not --format=msgpack",
                     got=f"--license={FLAGS.license} --language={FLAGS.language} --format={FLAGS.format}",
                     allowed="an identifier of the hub and a language code",
                     fix="for example --license=apache-2.0 --language=en --format=hf")

@@ -1,0 +1,48 @@
+"""ONNX of an exported network, made by torch's exporter: model.onnx next to the weights."""
+
+import json
+import os
+
+from electra_jax.errors import UserError
+
+FILE_NAME = "model.onnx"
+
+
+def check_installed() -> None:
+  """Raises the UserError of a package that is missing, before anything is written."""
+  try:
+    import onnxscript  # noqa: F401 - torch's exporter is written in it
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+  except ImportError as error:
+    raise UserError("--format=onnx needs packages that are not installed", got=str(error),
+                    allowed="torch, transformers, onnx and onnxscript", fix="pip install '.[onnx]'") from error
+
+
+def write(folder: str) -> None:
+  """Adds model.onnx to a folder that transformers loads.
+
+  Its inputs are those of the tokenizer, int64 [batch, length] (of multiple choice [batch, choices, length]), its
+  outputs those of transformers' class; every axis of the inputs may have any size.
+  """
+  check_installed()
+  import torch
+  import transformers
+
+  with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+    (architecture,) = json.load(file)["architectures"]
+  with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
+    names = json.load(file)["model_input_names"]
+  # The plain arithmetic: what torch's fused attention becomes is larger and no faster.
+  model = getattr(transformers, architecture).from_pretrained(folder, attn_implementation="eager").eval()
+  axes = ("batch", "choices", "length") if architecture.endswith("ForMultipleChoice") else ("batch", "length")
+  token = model.config.pad_token_id + 1  # any but padding, whose positions RoBERTa counts otherwise
+  example = {name: torch.full((2, 3, 8) if len(axes) == 3 else (2, 8),
+                              token if name == "input_ids" else int(name == "attention_mask")) for name in names}
+  with torch.no_grad():
+    outputs = list(model(**example).keys())
+  sizes = {number: torch.export.Dim(axis) for number, axis in enumerate(axes)}
+  program = torch.onnx.export(model, kwargs=example, dynamo=True, verbose=False, input_names=names,
+                              output_names=outputs, dynamic_shapes={name: sizes for name in names})
+  assert program is not None  # torch gives none without `dynamo`
+  program.save(os.path.join(folder, FILE_NAME))
