@@ -35,7 +35,7 @@ RUNS = {
   "mlm_nsp SEGMENT-PAIR": ("bert_original_base", {}),
   "mlm_nsp SENTENCE-PAIR": ("bert_original_base", {"data.format": "SENTENCE-PAIR"}),
   **{name: ("small", {"objective.name": name}) for name in
-     ("electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm", "adversarial", "contrastive")},
+     ("electra_15", "electra_15_other", "replace_mlm", "all_tokens_mlm", "adversarial", "hard_tokens", "contrastive")},
   "two_stage": ("small", {"objective.name": "two_stage", "objective.weight_tying": "none",
                           "generator.width_fraction": 1.0}),
 }
