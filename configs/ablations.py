@@ -182,9 +182,10 @@ ROWS = {
        ("electra_large", "ELECTRA-Large", "large"), ("bert_large", "BERT-Large", "bert_large"))},
   **{f"figure4_{name}_{size}": (
     f"ELECTRA Figure 4 left and center: {label} of {size} hidden units. The figure's sizes and numbers are not in the "
-    "text: sizes are Figure 3's, the layers stay Base's twelve, trained as long as Base.", recipe, sizes)
+    "text: sizes are Figure 3's, generators a quarter of them; the layers stay Base's twelve.", recipe, sizes | changes)
      for size, sizes in ((512, HIDDEN_512), (256, HIDDEN_256))
-     for name, label, recipe in (("electra", "ELECTRA", "base"), ("bert", "BERT", "bert_base"))},
+     for name, label, recipe, changes in (("electra", "ELECTRA", "base", {"generator.width_fraction": 1 / 4}),
+                                          ("bert", "BERT", "bert_base", {}))},
   "figure4_electra_small_converged": (
     f"ELECTRA Figure 4 right: ELECTRA-Small \"trained fully to convergence\". {FOUR_TIMES}", "small",
     {"train.num_steps": 4_000_000}),
