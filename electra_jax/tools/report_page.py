@@ -11,7 +11,7 @@ from electra_jax import plotting
 INK, GRID = "#010203", "#010204"  # colours that no curve has: they become the page's own
 # The curves' colours on a dark page, in the order of figures.COLOURS: the same hues, lighter.
 DARK_COLOURS = ("#6cb6ff", "#ff9a5c", "#4fd1a5", "#f0a6cd", "#f2c14e", "#a5dcff", "#ffffff")
-PANEL_INCHES = (4.4, 2.9)  # so small that its text is readable on a telephone, 390 pixels wide
+PANEL_INCHES = (4.4, 3.1)  # so small that its text is readable on a telephone, 390 pixels wide
 
 CSS = """
 :root { color-scheme: light dark; --page: #fff; --card: #f6f7f9; --ink: #1c2024; --dim: #626a73; --line: #dfe3e8;
