@@ -127,9 +127,8 @@ def defaults() -> ConfigDict:
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
   c.train.remat = "none"
-  # Attention, layer norm and GELU's gradient: auto (kernels on a GPU or TPU in 16 bits) | xla | triton | mosaic (Hopper
-  # alone: attention over 128 to 512 tokens with heads of 64; the rest Triton's) | pallas (TPUs alone: the like over
-  # pairs of heads; compiled for TPUs, but never run on one)
+  # Attention, layer norm and GELU's gradient: auto (kernels in 16 bits) | xla | triton | mosaic (Hopper: attention over
+  # 128 to 512 tokens, heads of 64; else Triton's) | pallas (TPUs: the like; compiled for them, but never run on one)
   c.train.kernels = "auto"
   c.train.log_every_steps = 100
   c.train.on_nonfinite = "stop"  # a loss or gradient that is NaN or infinite: stop | skip (leave out the update)
