@@ -16,7 +16,7 @@ CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 ATTENTION = re.compile(r"%attention_(forward|backward)[\w.]* = \(\w+\[(\d+),(\d+),(\d+)\]")  # [batch, length, columns]
 # Instruction words, one a cycle, that a program of `kernels.tpu_attention` takes, as counted in the compiler's finished
 # schedule for v5e, 512 tokens and dropout: beside its loop, and for each of four blocks in it. Memory is taken to keep
-# pace.
+# pace. Counted likewise, 128 tokens take 33 (forward) and 40 % more than what follows in proportion, 384 19 % backward.
 ATTENTION_SCHEDULES = {"forward": (663, 1154, 128), "backward": (1076, 1500, 384)}  # and the columns of a program
 OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 
