@@ -200,8 +200,8 @@ def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
   values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
             "train_seconds": 0.0, "glue_seconds": 0.0, "glue_at_once": None, "probe": False, "only": "", "tasks": "",
-            "speed": [], "seeds": None, "max_train_examples": None, "glue_set": [], "recipe": Tuning().recipe,
-            "paper": "", "rates": "", "batch_sizes": "", "from_mnli": False, "ensemble": 0}
+            "speed": [], "seeds": None, "max_train_examples": None, "glue_set": [], "grid": [], "glue_grid": [],
+            "recipe": Tuning().recipe, "paper": "", "rates": "", "batch_sizes": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 
 
