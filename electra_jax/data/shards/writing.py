@@ -138,7 +138,7 @@ def disk_errors(path: str):
     raise DiskError("The shards could not be written; shards that were there before are unharmed",
                     got=f"{path}: {error.strerror or error} ({free:,} bytes free)",
                     allowed="a writable folder on a disk with room for about 2 bytes per token (4 bytes where the "
-                            "vocabulary exceeds 65 536)",
+                            "vocabulary exceeds 65,536)",
                     fix="free some space, or set --config.data.shards_path to a folder on another disk") from error
 
 
