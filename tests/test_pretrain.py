@@ -272,7 +272,7 @@ def test_another_model_in_the_workdir_is_refused(uninterrupted):
   refused = run(straight, corpus, "--config.model.hidden_size=32", "--config.objective.rtd_weight=20.0")
   assert refused.returncode == 2 and "Traceback" not in refused.stderr
   assert "model.hidden_size: 64 in the workdir, 32 asked for" in refused.stderr
-  assert "objective.rtd_weight: 50.0 in the workdir, 20.0 asked for" in refused.stderr
+  assert "objective.rtd_weight: 10.0 in the workdir, 20.0 asked for" in refused.stderr
 
 
 def test_two_processes_compute_what_one_computes(tmp_path, uninterrupted):
