@@ -90,7 +90,7 @@ def _generator_logits(model: Electra) -> Callable | None:
   """None: a generator of token counts knows nothing about a sentence."""
   if model.generator_config is None:
     return None
-  return lambda params, batch: (apply(model, params, batch, False, method="generator_logits") .astype(jnp.float32))
+  return lambda params, batch: (apply(model, params, batch, False, method="generator_logits").astype(jnp.float32))
 
 
 def _encode(model: Electra) -> Callable:

@@ -136,5 +136,6 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
   (rows,) = outputs.values()
   for feature, row in zip(features_, rows, strict=True):
     scores[feature["_example"]].append(float(row[0]))
-  return [None if not np.isfinite(found).all() else labels[len(found) > 1 and found[0] > max(found[1:])]
+  no, yes = labels
+  return [None if not np.isfinite(found).all() else yes if len(found) > 1 and found[0] > max(found[1:]) else no
           for found in scores.values()]

@@ -68,18 +68,19 @@ class Tokenizer(ABC):
                       fix="check the file, or train a new vocabulary with electra_jax.tools.train_tokenizer") from error
     self.vocab_size = len(entries)
     ids = {token: i for i, token in enumerate(entries)}
-    special = {role: ids[name] for role, names in SPECIAL_NAMES.items()  # of several names the last one counts
-               for name in (*names[::-1], *filter(None, [self._roles.get(role)])) if name in ids}
-    missing = [f"{role} ({' or '.join(names)})" for role, names in SPECIAL_NAMES.items() if role not in special]
+    special = {role: [ids[name] for name in (self._roles.get(role), *names) if name in ids]
+               for role, names in SPECIAL_NAMES.items()}
+    missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, numbers in special.items() if not numbers]
     if missing:
       raise UserError(LACKS_ROLES,
                       got=f"{source} with {len(entries)} entries has no {', no '.join(missing)}",
                       allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
                       fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "
                           "electra_jax.tools.train_tokenizer")
-    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special.values()
+    firsts = [numbers[0] for numbers in special.values()]
+    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = firsts
     fillers = (i for i, token in enumerate(entries) if self._is_filler(i, token))
-    self.special_ids = tuple(sorted({*special.values(), *fillers}))
+    self.special_ids = tuple(sorted({*firsts, *fillers}))
     self._special = frozenset(self.special_ids)
     digest = hashlib.sha256(f"{self.kind} lowercase={self.lowercase}".encode())
     for name in sorted(self.files):
