@@ -2,7 +2,7 @@
 # The walk of a new user, from an empty folder: install, demo, own text, own labels, export, transformers, report.
 # Usage: docs/walk.sh FOLDER
 #   FOLDER is new. What is installed, made and trained lies in it; the checkout is only read.
-#   STEPS=4000   updates of each pre-training
+#   STEPS=2000   updates of each pre-training
 #   EPOCHS=3     passes over the labels
 #   START=       published weights for the labels (docs/own_labels.md); without them the run on the own text
 # Prints each command, and at the end how long each part took.
@@ -45,11 +45,11 @@ END
 
 part "install the wheel" install
 part "version" electra-jax --version
-part "the demo" electra-jax train --config=tiny --workdir=demo --config.train.num_steps="${STEPS:-4000}"
+part "the demo" electra-jax train --config=tiny --workdir=demo --config.train.num_steps="${STEPS:-2000}"
 part "ask it" electra-jax predict --workdir=demo "The name of the [MASK] is given." "The name of the banana is given."
 part "collect text and labels" collect
 part "own text" electra-jax train --config=tiny --workdir=mine --config.data.path=text.txt \
-  --config.train.num_steps="${STEPS:-4000}"
+  --config.train.num_steps="${STEPS:-2000}"
 part "how it ended" electra-jax summary mine
 part "own labels" electra-jax finetune --config=own:classification --workdir=labels \
   --config.task.init_from="${START:-mine}" --config.task.train_path=labels.csv --config.task.max_length=64 \
