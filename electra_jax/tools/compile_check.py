@@ -4,26 +4,29 @@ import math
 import re
 import sys
 import time
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
+import jax
 from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
 from electra_jax import config as config_lib
-from electra_jax import flops
+from electra_jax import flops, memory, sharding
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
-from electra_jax.tools import compile_program
+from electra_jax.memory import StepMemory
+from electra_jax.tools import compile_collectives, compile_kernels, compile_program, compile_roofline
+from electra_jax.tools.compile_roofline import CHIPS, Chip, Roofline
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
 flags.DEFINE_string("topology", None, "The slice: v4:4x4x4, v5e:16x16, v5p:4x4x8, v6e:8x8; or cpu:8, fake CPU devices.")
 flags.DEFINE_multi_string("mesh", [], "Axes that differ from data=-1,fsdp=1,tensor=1, as in --mesh=fsdp=16,tensor=2; "
                           "several are compared. Without it, the recipe's mesh.")
-flags.DEFINE_bool("memory_only", False, "Stop the compiler for TPUs once the memory is assigned: in a fraction of the "
-                  "time, but without machine code, the compiler's counts, and the two times that follow from them.")
 flags.DEFINE_bool("kernels", False, "Also print the cycles that a TPU's compiler expects of each part of the model.")
 
 USAGE = """Compiles the train step of a recipe for devices that are not here; no array is made, no hardware is needed.
@@ -34,14 +37,10 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
   python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:2x2 --kernels
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
-For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count and by ours, the
-collectives of the program, and the time of a step with its MFU, thrice. At best: by data sheet, with each byte of state
-and temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
-At most: if every byte that the compiler counts came from the chip's memory, which counts what stays in fast memory too;
-or, where it is longer, the time expected.
-Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size; with
---memory_only 1 to 2, but then there are no --kernels, and the program's machine code, some hundred MiB, is not in the
-memory.
+For each mesh: the memory of a chip against what it has, operations by the compiler's count and by ours, the collectives
+of the program, and the time of a step with its MFU, twice. At best: by data sheet, with each byte of state and
+temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
+Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
 TRIES_OF_REMAT = {"none": "dots", "all_dots": "dots", "dots": "full"}
@@ -52,13 +51,12 @@ class Report(NamedTuple):
 
   mesh: dict[str, int]
   fault: str  # why it cannot be compiled; "" where it can
-  memory: Any = None  # memory.StepMemory
+  memory: StepMemory | None = None
   program_flops: float = 0.0  # of one device and step
-  program_bytes: float = 0.0
-  collectives: tuple = ()
-  roofline: Any = None  # compile_roofline.Roofline; None on CPU
+  collectives: tuple[compile_collectives.Collective, ...] = ()
+  roofline: Roofline | None = None  # None on CPU
   seconds: float = 0.0  # that tracing and compiling took
-  parts: dict | None = None  # compile_kernels.by_part
+  parts: Mapping[str, tuple[int, int]] = MappingProxyType({})  # compile_kernels.by_part
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -79,80 +77,43 @@ def parse_mesh(text: str) -> dict[str, int]:
   return mesh | {"data": 1}  # one axis takes the rest
 
 
-def check(config: ConfigDict, devices: list, chip=None) -> Report:
+def check(config: ConfigDict, devices: list, chip: Chip | None = None) -> Report:
   """Compiles one mesh and measures the program.
 
   Args:
     config: a resolved config.
     devices: of `compile_program.make_devices`.
-    chip: a row of compile_roofline.CHIPS; None for CPU devices.
+    chip: a row of CHIPS; None for CPU devices.
   """
-  import jax
-
-  from electra_jax import memory, sharding
-  from electra_jax.tools import compile_collectives, compile_kernels, compile_roofline
-
   start = time.monotonic()
   mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
-  state, batch, lower = compile_program.lower_step(config, devices)
+  state, batch, lowered = compile_program.lower_step(config, devices)
   try:
-    compiled = lower().compile()
+    compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
     return Report(mesh, compile_program.out_of_memory(str(error)), seconds=time.monotonic() - start)
   seconds = time.monotonic() - start
   step_memory = memory.of_step(state, batch, compiled)
-  cost, steps = compiled.cost_analysis(), config.train.accumulation_steps
-  state_bytes = step_memory.parameters + step_memory.optimizer
-  program_flops = compile_roofline.whole_step(cost["flops"], steps, 0)
-  program_bytes = compile_roofline.whole_step(cost["bytes accessed"], steps, 2 * state_bytes)  # read and written once
+  state_bytes, steps = step_memory.parameters + step_memory.optimizer, config.train.accumulation_steps
+  program_flops = steps * compiled.cost_analysis()["flops"]  # the compiler counts the body of a loop once
   hlo = compiled.as_text()
-  collectives = compile_collectives.parse(hlo, len(devices))
-  roofline = chip and compile_roofline.estimate(
+  collectives, parts = compile_collectives.parse(hlo, len(devices)), compile_kernels.by_part(hlo)
+  roofline = None if chip is None else compile_roofline.estimate(
     chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
-    least_bytes=2 * (state_bytes + steps * step_memory.temporaries), most_bytes=program_bytes, collectives=collectives,
-    kernel_cycles=compile_kernels.estimated_cycles(hlo))
-  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds,
-                compile_kernels.by_part(hlo))
-
-
-def check_memory(config: ConfigDict, devices: list, chip, topology: str) -> Report:
-  """`check`, as far as is known once the memory is assigned; the operations are those of the matrix products.
-
-  Args:
-    topology: that of the devices, TPUs.
-  """
-  from electra_jax import memory, sharding
-  from electra_jax.tools import compile_collectives, compile_memory, compile_roofline
-
-  start = time.monotonic()
-  mesh = dict(sharding.make_mesh(config.mesh, devices).shape)
-  state, batch, _ = compile_program.lower_step(config, devices)
-  assigned = compile_memory.until_assigned(config, topology)
-  seconds = time.monotonic() - start
-  if assigned.fault:
-    return Report(mesh, assigned.fault, seconds=seconds)
-  params, opt_state, rows = (memory.bytes_per_device(part)
-                             for part in (state.params, state.opt_state, batch))
-  step_memory = memory.StepMemory(params, opt_state, rows, assigned.total - params - opt_state - rows)
-  program_flops = compile_memory.product_flops(assigned.hlo)
-  collectives = compile_collectives.parse(assigned.hlo, len(devices))
-  roofline = compile_roofline.estimate(
-    chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
-    least_bytes=2 * (params + opt_state + config.train.accumulation_steps * step_memory.temporaries), most_bytes=0,
-    collectives=collectives)
-  return Report(mesh, "", step_memory, program_flops, 0.0, collectives, roofline, seconds)
+    least_bytes=2 * (state_bytes + steps * step_memory.temporaries), collectives=collectives,
+    kernel_cycles=sum(cycles for _, cycles in parts.values()))
+  return Report(mesh, "", step_memory, program_flops, collectives, roofline, seconds, parts)
 
 
 def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
   """`fits`, or what to change, the cheapest first."""
-  if not report.fault and report.memory.total <= hbm:
+  if report.memory and report.memory.total <= hbm:
     return "fits"
   rows = config.train.batch_size // config.train.accumulation_steps // (report.mesh["data"] * report.mesh["fsdp"])
-  state = report.memory and report.memory.parameters + report.memory.optimizer
   tries = []
-  if state is None or state > hbm / 2:
+  if report.memory is None or report.memory.parameters + report.memory.optimizer > hbm / 2:
     tries.append(f"--mesh=fsdp={2 * report.mesh['fsdp']}")
   if rows > 1:
     tries.append(f"--config.train.accumulation_steps={2 * config.train.accumulation_steps}")
@@ -161,34 +122,27 @@ def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
   return "does not fit: try " + (", ".join(tries) or f"--mesh=tensor={2 * report.mesh['tensor']}, or a larger slice")
 
 
-def show(reports: list[Report], config: ConfigDict, devices: list, chip, console: Console) -> None:
+def show(reports: list[Report], config: ConfigDict, devices: list, chip: Chip | None, console: Console) -> None:
   """Prints one table of all meshes, and the collectives of each."""
-  from electra_jax import memory
-  from electra_jax.tools import compile_collectives
-
   hbm = chip.hbm if chip else math.inf
   of = f" of {memory.format_bytes(hbm)}" if chip else ""
   table = Table(title=f"{config.objective.name}, batch {config.train.batch_size} x {config.data.sequence_length} "
                 f"tokens, {len(devices)} x {devices[0].device_kind}; each device" + of, title_justify="left")
-  for heading in ("mesh", "state", "temporaries", "total", "TFLOP", "GB moved", "GB sent", "at best", "by its",
-                  "expected", "at most", "compiled in", "verdict"):
+  for heading in ("mesh", "state", "temporaries", "total", "TFLOP", "GB sent", "at best", "by its", "expected",
+                  "compiled in", "verdict"):
     table.add_column(heading, overflow="fold")
   for report in reports:
-    mesh, said, seconds = _mesh_name(report.mesh), verdict(report, config, hbm), f"{report.seconds:.0f} s"
-    if report.fault:
-      table.add_row(mesh, "", "", report.fault, *("",) * 7, seconds, said)
+    ending = (f"{report.seconds:.0f} s", verdict(report, config, hbm))
+    if report.memory is None:
+      table.add_row(_mesh_name(report.mesh), "", "", report.fault, *("",) * 5, *ending)
       continue
-    needs, roofline = report.memory, report.roofline
-    times = ("", "", "", "")
+    needs, roofline, times = report.memory, report.roofline, ("", "", "")
     if roofline:
-      times = (_time(roofline.seconds, roofline.mfu), roofline.limit, "", "")
-    if roofline and report.program_bytes:
-      times = (*times[:2], _time(roofline.expected_seconds, roofline.expected_mfu),
-               _time(roofline.most_seconds, roofline.least_mfu))
-    moved = f"{report.program_bytes / 1e9:.3g}" if report.program_bytes else ""
+      times = (_time(roofline.seconds, roofline.needed), roofline.limit,
+               _time(roofline.expected_seconds, roofline.needed))
     sizes = (memory.format_bytes(size) for size in (needs.parameters + needs.optimizer, needs.temporaries, needs.total))
-    table.add_row(mesh, *sizes, f"{report.program_flops / 1e12:.3g}", moved,
-                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, seconds, said)
+    table.add_row(_mesh_name(report.mesh), *sizes, f"{report.program_flops / 1e12:.3g}",
+                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, *ending)
   console.print(table)
   needed = flops.model_flops(config).per_step / len(devices) / 1e12
   console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}. "
@@ -199,8 +153,8 @@ def show(reports: list[Report], config: ConfigDict, devices: list, chip, console
                     f"{memory.format_bytes(sent)} sent by each device")
 
 
-def _time(seconds: float, mfu: float) -> str:
-  return f"{1000 * seconds:.1f} ms, {100 * mfu:.0f} %"
+def _time(seconds: float, needed: float) -> str:
+  return f"{1000 * seconds:.1f} ms, {100 * needed / seconds:.0f} %"
 
 
 def _mesh_name(mesh: dict[str, int]) -> str:
@@ -214,11 +168,6 @@ def main(argv: list[str]) -> None:
     raise UserError("What to compile is not clear", got="no --config" if FLAGS.config is None else "no --topology",
                     allowed="a recipe and a slice",
                     fix="python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4")
-  import jax
-
-  from electra_jax.tools import compile_kernels
-  from electra_jax.tools.compile_roofline import CHIPS
-
   jax.config.update("jax_platforms", "cpu")  # whatever this machine has: nothing is computed
   meshes = [parse_mesh(text) for text in FLAGS.mesh] or [FLAGS.config.mesh.to_dict()]
   devices, chip = compile_program.make_devices(FLAGS.topology), CHIPS.get(FLAGS.topology.split(":")[0])
@@ -228,8 +177,7 @@ def main(argv: list[str]) -> None:
     FLAGS.config.mesh.update(mesh)
     config = config_lib.resolve(FLAGS.config)
     console.print(f"compiling {len(reports) + 1} of {len(meshes)} meshes: {_mesh_name(mesh)}")
-    reports.append(check_memory(config, devices, chip, FLAGS.topology) if FLAGS.memory_only and chip else
-                   check(config, devices, chip))
+    reports.append(check(config, devices, chip))
   show(reports, config, devices, chip, console)
   for report in reports if FLAGS.kernels else ():
     if report.parts and chip:

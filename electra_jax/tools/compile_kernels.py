@@ -6,7 +6,7 @@ Pallas, of which it writes nothing, there is our estimate. Nobody has timed any 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.table import Table
 
@@ -34,39 +34,34 @@ PARTS = {
 }
 
 
-def estimated_cycles(hlo: str) -> int:
-  """Cycles of all kernels of a step, one after the other; 0 for a program of a CPU, which carries no estimates.
+def by_part(hlo: str) -> dict[str, tuple[int, int]]:
+  """Part of the model -> (kernels that a step runs, their cycles), in the order of PARTS.
 
-  Not in it: collectives, copies that run beside the kernels, and the few kernels without an estimate. For attention in
-  Pallas the estimate is ours, that for v5e whatever the chip.
+  Not in it: collectives, copies that run next to the kernels, and the few kernels without an estimate, which are all of
+  a CPU's. For attention in Pallas the estimate is ours, that for v5e whatever the chip.
 
   Args:
     hlo: `compiled.as_text()`.
   """
-  return sum(cycles for _, _, cycles in _kernels(hlo))
-
-
-def by_part(hlo: str) -> dict[str, tuple[int, int]]:
-  """Part of the model -> (kernels that a step runs, their cycles), in the order of PARTS; see `estimated_cycles`."""
-  found = dict.fromkeys(PARTS, (0, 0))
+  counts = dict.fromkeys(PARTS, (0, 0))
   for name, times, cycles in _kernels(hlo):
     part = next(part for part, pattern in PARTS.items() if re.search(pattern, name))
-    found[part] = (found[part][0] + times, found[part][1] + cycles)
-  return {part: counts for part, counts in found.items() if counts[0]}
+    counts[part] = (counts[part][0] + times, counts[part][1] + cycles)
+  return {part: count for part, count in counts.items() if count[0]}
 
 
-def table(parts: dict[str, tuple[int, int]], clock: float, mesh: str) -> Table:
+def table(parts: Mapping[str, tuple[int, int]], clock: float, mesh: str) -> Table:
   """What each part of `by_part` takes; `clock` is the chip's, in cycles/s."""
-  found = Table(title=f"{mesh}: kernels of a step, as the compiler expects them", title_justify="left")
+  shown = Table(title=f"{mesh}: kernels of a step, as the compiler expects them", title_justify="left")
   for heading in ("part", "kernels", "cycles", "ms", "%"):
-    found.add_column(heading, justify="left" if heading == "part" else "right")
+    shown.add_column(heading, justify="left" if heading == "part" else "right")
   total = sum(cycles for _, cycles in parts.values())
   for part, (kernels, cycles) in parts.items():
-    found.add_row(part, str(kernels), f"{cycles:,}", f"{1000 * cycles / clock:.2f}", f"{100 * cycles / total:.1f}")
-  found.add_section()
-  found.add_row("all", str(sum(kernels for kernels, _ in parts.values())), f"{total:,}",
+    shown.add_row(part, str(kernels), f"{cycles:,}", f"{1000 * cycles / clock:.2f}", f"{100 * cycles / total:.1f}")
+  shown.add_section()
+  shown.add_row("all", str(sum(kernels for kernels, _ in parts.values())), f"{total:,}",
                 f"{1000 * total / clock:.2f}", "100.0")
-  return found
+  return shown
 
 
 def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
@@ -75,10 +70,9 @@ def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
   runs = compile_collectives.run_counts(computations, entry)
   for computation, lines in computations.items():
     for line in lines if computation in runs else ():
-      noted, attention = CYCLES.search(line), ATTENTION.search(line)
-      if noted or attention:
-        cycles = int(noted.group(1)) if noted else _attention_cycles(*attention.groups()) if attention else 0
-        name = OP_NAME.search(line)
+      noted, attention, name = CYCLES.search(line), ATTENTION.search(line), OP_NAME.search(line)
+      cycles = int(noted.group(1)) if noted else _attention_cycles(*attention.groups()) if attention else 0
+      if cycles:
         yield name.group(1) if name else "", runs[computation], runs[computation] * cycles
 
 

@@ -5,9 +5,14 @@ import math
 import os
 import re
 
+import jax
 from ml_collections import ConfigDict
 
+from electra_jax import sharding
+from electra_jax.data import pipeline
 from electra_jax.errors import UserError
+from electra_jax.tools.compile_roofline import CHIPS
+from electra_jax.training import setup
 
 LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
 MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
@@ -19,8 +24,6 @@ def make_devices(topology: str) -> list:
   Raises:
     UserError: there is no such slice, or the compiler for TPUs is not installed.
   """
-  from electra_jax.tools.compile_roofline import CHIPS
-
   match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", topology or "")
   chip, sides = match.groups() if match else ("", "")
   wanted = 1 if chip == "cpu" else CHIPS[chip].dimensions if chip in CHIPS else 0
@@ -37,8 +40,6 @@ def make_devices(topology: str) -> list:
 
 
 def _cpu_devices(count: int) -> list:
-  import jax
-
   with contextlib.suppress(RuntimeError):  # jax has started already
     jax.config.update("jax_num_cpu_devices", count)
   devices = jax.devices("cpu")
@@ -69,7 +70,7 @@ def _tpu_devices(chip: str, sides: str) -> list:
 
 
 def lower_step(config: ConfigDict, devices: list):
-  """(state, batch, lower): of the last phase, for these devices; state and batch are abstract, `lower()` traces.
+  """(state, batch, train step of the last phase, lowered) for these devices; state and batch are abstract.
 
   Args:
     config: a resolved config.
@@ -77,24 +78,14 @@ def lower_step(config: ConfigDict, devices: list):
   Raises:
     UserError: the mesh, the batch or the sizes do not fit the devices.
   """
-  import jax
-
-  from electra_jax import sharding
-  from electra_jax.data import pipeline
-  from electra_jax.training import setup
-
   mesh = sharding.make_mesh(config.mesh, devices)
   steps = config.train.accumulation_steps
   sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
   run = setup.make(config, mesh)
   batch = {name: jax.ShapeDtypeStruct((1, *shape), dtype, sharding=sharding.batches_sharding(mesh))
            for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
-
-  def lower():
-    with jax.set_mesh(mesh):
-      return run.train_step(run.objective.phases[-1]).lower(run.abstract_state, batch)
-
-  return run.abstract_state, batch, lower
+  with jax.set_mesh(mesh):
+    return run.abstract_state, batch, run.train_step(run.objective.phases[-1]).lower(run.abstract_state, batch)
 
 
 def out_of_memory(message: str) -> str:

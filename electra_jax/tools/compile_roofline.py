@@ -35,11 +35,10 @@ CHIPS = MappingProxyType({
 
 @dataclass(frozen=True)
 class Roofline:
-  """Bounds of a step's time, seconds, if all else overlaps; `hbm` from below, `most_hbm` by the compiler's count."""
+  """Bounds of a step's time from below, seconds, if all else overlaps."""
 
   compute: float
   hbm: float
-  most_hbm: float
   interconnect: float
   needed: float  # of the products that the step needs, at the peak
   kernels: float = 0.0  # by the compiler's own estimate, see compile_kernels; 0 where there is none
@@ -50,29 +49,9 @@ class Roofline:
     return max(self.compute, self.hbm, self.interconnect)
 
   @property
-  def most_seconds(self) -> float:
-    """Its time if every byte that the compiler counts came from the chip's memory; no less than is expected."""
-    return max(self.expected_seconds, self.most_hbm)
-
-  @property
   def expected_seconds(self) -> float:
     """Its time by the compiler's estimate of the kernels, with all else beside them."""
     return max(self.seconds, self.kernels)
-
-  @property
-  def mfu(self) -> float:
-    """Model FLOPs utilisation at most."""
-    return self.needed / self.seconds
-
-  @property
-  def expected_mfu(self) -> float:
-    """Model FLOPs utilisation with `expected_seconds`."""
-    return self.needed / self.expected_seconds
-
-  @property
-  def least_mfu(self) -> float:
-    """Model FLOPs utilisation with `most_seconds`."""
-    return self.needed / self.most_seconds
 
   @property
   def limit(self) -> str:
@@ -81,7 +60,7 @@ class Roofline:
 
 
 def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops: float, least_bytes: float,
-             most_bytes: float, collectives: tuple[Collective, ...], kernel_cycles: float = 0) -> Roofline:
+             collectives: tuple[Collective, ...], kernel_cycles: float = 0) -> Roofline:
   """The bounds of one step.
 
   A group of devices that is smaller than the slice sends over one dimension of the torus, two links; all devices
@@ -93,23 +72,11 @@ def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops:
     model_flops: `flops.model_flops(config).per_step`, of all devices.
     program_flops: of one device, by the compiler: with recomputation and elementwise operations.
     least_bytes: of one device: state and temporaries, written once and read once.
-    most_bytes: of one device, by the compiler, which also counts what never leaves the chip's fast memory.
     collectives: of one device.
-    kernel_cycles: of one device, `compile_kernels.estimated_cycles`.
+    kernel_cycles: of one device, all of `compile_kernels.by_part`.
   """
   sending = sum(collective.sent / (chip.link_rate * 2 * (chip.dimensions if collective.group == num_devices else 1))
                 for collective in collectives)
   needed = model_flops / num_devices / chip.peak
-  return Roofline(max(needed, program_flops / chip.peak), least_bytes / chip.hbm_rate, most_bytes / chip.hbm_rate,
-                  sending, needed, kernel_cycles / chip.clock)
-
-
-def whole_step(body: float, accumulation_steps: int, outside: float) -> float:
-  """The compiler counts the body of a loop once, however often it runs: what the whole step needs.
-
-  Args:
-    body: the compiler's count, one micro-batch and what comes after the loop.
-    accumulation_steps: how often the loop runs.
-    outside: what of the count happens once: the optimizer's part.
-  """
-  return max(0, body - outside) * accumulation_steps + min(body, outside)
+  return Roofline(max(needed, program_flops / chip.peak), least_bytes / chip.hbm_rate, sending, needed,
+                  kernel_cycles / chip.clock)
