@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from electra_jax.data.sources import tables
+from electra_jax.data.sources import tables, tfds
 from electra_jax.errors import UserError, named
 
 
@@ -14,7 +14,7 @@ class Record(NamedTuple):
   values: dict
   where: str
 
-  def get(self, column: str):
+  def get(self, column: str) -> Any:
     """The column's value.
 
     Raises:
@@ -49,28 +49,19 @@ def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[
   return records
 
 
-def read_tfds(name: str, split: str, data_dir: str = "") -> list[Record]:
+def read_tfds(name: str, split: str) -> list[Record]:
   """The records of a TFDS split, texts as str and class labels by their names; a hidden label (-1) as None.
 
   Args:
     name: for example "glue/rte".
-    data_dir: where TFDS keeps its data; "" = its default.
 
   Raises:
     UserError: there is no such data set, or it cannot be fetched.
   """
-  try:
-    import tensorflow_datasets as tfds
-    builder: Any = tfds.builder(name, data_dir=data_dir or None)
-    builder.download_and_prepare()
-    features = builder.info.features
-    rows = list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)))
-  except Exception as error:  # TFDS raises many types: unknown name, no network, no space
-    raise UserError(f"tfds:{name} cannot be read", got=f"{type(error).__name__}: {str(error)[:300]}",
-                    allowed="an installed tensorflow-datasets, a data set and split of its catalogue, and a network",
-                    fix="check --config.task.data_dir (tfds:glue, or a folder with GLUE's files)") from error
+  features, rows = tfds.load(f"tfds:{name}:{split}", name, split,
+                             fix="point --config.task.data_dir at a folder with GLUE's files")
 
-  def value(column, raw):
+  def value(column: str, raw):
     if isinstance(raw, bytes):
       return raw.decode("utf-8")
     if hasattr(features[column], "names"):

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.data.sources import tables
-from electra_jax.data.sources.lines import read_pieces
+from electra_jax.data.sources.lines import read_text
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
@@ -119,7 +119,7 @@ def read(path: str, split: str) -> list[Example]:
   """
   _check_exists(path)
   try:
-    data = tables.parse_json("".join(read_pieces(path)))["data"]  # the official files are one line of 30 and 42 MB
+    data = tables.parse_json(read_text(path))["data"]  # the official files are one line of 30 and 42 MB
     rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]
             for question in paragraph["qas"]]
     found = [_example(context, question, f"{path}: question {question.get('id', f'number {number}')}", split)

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from electra_jax.data.sources import lines, records
+from electra_jax.data.sources import lines
 from electra_jax.errors import UserError
 from tests.data.test_documents import read, write
 
@@ -151,11 +151,3 @@ def test_a_named_form_holds_for_every_file(tmp_path):
 def test_json_records_that_are_passed_over(tmp_path):
   path = write(tmp_path / "a.json", '[{"text": "one"}, 7, {"text": null}, {"body": "x"}, {"text": "two"}, 12]')
   assert read(path, on_bad_record="skip") == [["one"], ["two"]]
-
-
-def test_a_record_without_end_is_not_read_for_ever(tmp_path, monkeypatch):
-  monkeypatch.setattr(records, "MAX_RECORD_CHARACTERS", 1000)
-  monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
-  assert len(read(write(tmp_path / "a.json", json.dumps([{"text": "rain"}] * 500)))) == 500
-  with pytest.raises(UserError, match="record 2: "):
-    read(write(tmp_path / "b.json", '[{"text": "one"}, {"text": "' + "x" * 100_000))

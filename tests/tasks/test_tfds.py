@@ -8,7 +8,7 @@ import pytest
 from configs.finetune import glue as recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
-from electra_jax.tasks import glue, records
+from electra_jax.tasks import records
 
 SETS = {  # name -> columns, label names, {split: (texts, label number) each}; -1 is hidden
   "rte": (("sentence1", "sentence2"), ["entailment", "not_entailment"],
@@ -31,12 +31,13 @@ def tfds_dir(tmp_path_factory):
     tfds.dataset_builders.store_as_tfds_dataset(
       name="glue", config=name, version="2.0.0", features=tfds.features.FeaturesDict(features), split_datasets=rows,
       data_dir=folder, disable_shuffling=True)
-  return folder
+  with pytest.MonkeyPatch.context() as patch:  # TFDS reads TFDS_DATA_DIR when it is imported
+    patch.setattr(tfds, "builder", functools.partial(tfds.builder, data_dir=folder))
+    yield
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_texts_labels_and_splits(name, tfds_dir, monkeypatch):
-  monkeypatch.setattr(glue, "read_tfds", functools.partial(records.read_tfds, data_dir=tfds_dir))
+def test_texts_labels_and_splits(name, tfds_dir):
   config = recipe.get_config(name)
   config.task.data_dir = "tfds:glue"
   task = tasks.make(config.task)
@@ -50,6 +51,6 @@ def test_texts_labels_and_splits(name, tfds_dir, monkeypatch):
 
 
 def test_an_unknown_set_is_told(tfds_dir):
-  with pytest.raises(UserError, match="tfds:glue_of_mine/rte cannot be read") as caught:
-    records.read_tfds("glue_of_mine/rte", "train", tfds_dir)
-  assert "tfds:glue" in caught.value.fix and caught.value.allowed
+  with pytest.raises(UserError, match="A TFDS data set cannot be read") as caught:
+    records.read_tfds("glue_of_mine/rte", "train")
+  assert "tfds:glue_of_mine/rte:train" in caught.value.got and caught.value.fix and caught.value.allowed

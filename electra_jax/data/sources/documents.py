@@ -3,7 +3,8 @@
 A document is a list of paragraphs. Packing never joins paragraphs of two documents without a separator, and the
 held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
 
-Everything streams: one chunk, one line and one document of at most `MAX_DOCUMENT_CHARACTERS` are in memory.
+Everything but JSON arrays streams: one chunk, one line and one document of at most `MAX_DOCUMENT_CHARACTERS` are in
+memory.
 """
 
 import functools
@@ -11,19 +12,16 @@ import hashlib
 import itertools
 import os
 import re
-import socket
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from ml_collections import ConfigDict
 
-from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus
+from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus, tfds
 from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.sources.lines import COMPRESSIONS, read_lines
-from electra_jax.data.sources.records import Reading, paragraphs, read_json, read_jsonl, read_parquet, read_table
-from electra_jax.errors import UserError, named
+from electra_jax.data.sources.records import Reading, read_json, read_jsonl, read_parquet, read_table
+from electra_jax.errors import UserError
 
 Document = list[str]  # paragraphs, stripped, none empty
 
@@ -34,9 +32,6 @@ MAX_DOCUMENT_CHARACTERS = 1 << 20
 _WEIGHTED = re.compile(r"(?P<path>.*[^*/\s])\s*\*\s*(?P<weight>\d+(\.\d+)?)")
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")  # between sources, not within the brackets of a glob
-
-# tfds:NAME[:SPLIT]; a name may end in a version: wiki40b/en:1.3.0
-_TFDS = re.compile(r"tfds:(?P<name>[^:]+(:[\d*]+(\.[\d*]+)*)?)(:(?P<split>.+))?")
 
 
 class Part(list):
@@ -211,17 +206,10 @@ def _take_turns(streams: list[Iterator[Document]]) -> Iterator[Document]:
         del waiting[stream]
 
 
-# ---- files ----
-
-
 def _read_files(path: str, reading: Reading) -> Iterator[Document]:
-  files = find_files(path)
-  return (document for file in files for document in _read_file(file, reading))
-
-
-def _read_file(path: str, reading: Reading) -> Iterator[Document]:
-  form = reading.text_format if reading.text_format != "auto" else forms.recognise(path)
-  return FORMATS[form](path, reading)
+  files, form = find_files(path), reading.text_format
+  return (document for file in files
+          for document in FORMATS[forms.recognise(file) if form == "auto" else form](file, reading))
 
 
 def _read_text(path: str, reading: Reading) -> Iterator[Document]:
@@ -238,74 +226,9 @@ def _read_text(path: str, reading: Reading) -> Iterator[Document]:
     yield document
 
 
-# ---- TensorFlow Datasets ----
-
-
-def _read_tfds(path: str, reading: Reading) -> Iterator[Document]:
-  """`tfds:NAME[:SPLIT]`, by default the split train: one document a record, in the order of the files.
-
-  A data set that is not in the folder of the environment's TFDS_DATA_DIR (~/tensorflow_datasets) is downloaded by TFDS.
-  """
-  def fault(got, fix, error=None):
-    return UserError("A TFDS data set cannot be read", got=f"{path}: {error or ''}{got}", fix=fix,
-                     allowed="tfds:NAME[:SPLIT], for example tfds:imdb_reviews:unsupervised or tfds:wiki40b/en")
-
-  spec = _TFDS.fullmatch(path)
-  if not spec:
-    raise fault("no name", "name a data set")
-  name, split, field = spec["name"], spec["split"] or "train", reading.text_field
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: no start-up notices
-  try:
-    import tensorflow_datasets as tfds
-  except ImportError as error:
-    raise fault(error, "pip install tensorflow-datasets tensorflow-cpu") from error
-  try:
-    builder: Any = tfds.builder(name)
-    if not builder.is_prepared() and _is_offline():
-      raise OSError("it is not on this machine, and there is no network")
-    builder.download_and_prepare()
-    features = builder.info.features
-    dataset = builder.as_dataset(
-      split=split, decoders=tfds.decode.PartialDecoding({field: True}) if field in features else None,
-      read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False))
-  except Exception as error:  # TFDS and TensorFlow raise dozens of types
-    raise fault(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
-                "check name, split, TFDS_DATA_DIR and the network; or take your own text, "
-                "--config.data.path=/path/to/text, or the demo, --config=configs/tiny.py") from error
-  if field not in features or str(features[field].np_dtype) not in ("object", "str", "<class 'object'>"):
-    raise fault(f'no text under "{field}"; its features are {named(sorted(features))}',
-                "name the one that holds the text: --config.data.text_field=...")
-  return _tfds_documents(tfds.as_numpy(dataset), path, reading)
-
-
-def _is_offline() -> bool:
-  """Whether TFDS's bucket has no address here: TFDS itself tries for minutes."""
-  if urllib.request.getproxies():
-    return False  # the proxy resolves names
-  try:
-    socket.getaddrinfo("storage.googleapis.com", 443)
-  except OSError:
-    return True
-  return False
-
-
-def _tfds_documents(records: Iterable[dict], path: str, reading: Reading) -> Iterator[Document]:
-  for number, record in enumerate(records, 1):
-    place, text = f"{path}: record {number}", record[reading.text_field]
-    try:
-      text = text.decode("utf-8") if isinstance(text, bytes) else text
-    except UnicodeDecodeError as error:
-      reading.skip(UserError("A TFDS record is not UTF-8", got=f"{place}: {error}", allowed="UTF-8 text",
-                             fix="--config.data.on_bad_record=skip passes over such records and counts them"))
-      continue
-    text = reading.text_of({reading.text_field: text}, place)
-    if document := paragraphs(text or ""):
-      yield document
-
-
 # path prefix -> (path, reading) -> documents. Every other path names files.
 SOURCES: dict[str, Callable[[str, Reading], Iterator[Document]]] = {
-  "pydoc:": pydoc_corpus.read, "tfds:": _read_tfds, "hf:": hf_datasets.read}
+  "pydoc:": pydoc_corpus.read, "tfds:": tfds.read, "hf:": hf_datasets.read}
 
 # config.data.text_format, or what `forms.recognise` finds -> (path, reading) -> documents.
 FORMATS: dict[str, Callable[[str, Reading], Iterator[Document]]] = {

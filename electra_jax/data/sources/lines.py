@@ -1,12 +1,10 @@
 """Lines of text files: unpacked (.gz, .zst), checked to be UTF-8 text, split at universal newlines.
 
-Everything streams: one chunk and one line are in memory. Errors name the file and the line or byte offset; behind a
+`read_lines` streams: one chunk and one line are in memory. Errors name the file and the line or byte offset; behind a
 compressed file the offsets count unpacked bytes.
 """
 
-import codecs
 import gzip
-import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -45,18 +43,9 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
   yield from _numbered_lines(_chunks(path), path, any_length)
 
 
-def read_pieces(path: str) -> Iterator[str]:
-  """The text of a file in pieces of any length, unpacked and checked as by `read_lines`, whose errors it raises."""
-  decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
-  for chunk in itertools.chain(_joined_head(_chunks(path)), [b""]):
-    if not offset:
-      _check_text(chunk, path)
-    try:
-      yield decoder.decode(chunk, final=not chunk)
-    except UnicodeDecodeError as error:
-      raise UserError("A file is not UTF-8", got=f"{path}: {error.reason} at or behind byte offset {offset}",
-                      allowed="UTF-8 text", fix=_CONVERT) from error
-    offset += len(chunk)
+def read_text(path: str) -> str:
+  """A whole file as one text, unpacked and checked as by `read_lines`, whose errors it raises."""
+  return "\n".join(line for _, line in read_lines(path, any_length=True))
 
 
 def read_head(path: str) -> tuple[bytes, bool]:

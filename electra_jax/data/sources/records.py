@@ -4,20 +4,20 @@ A record holds one document in its text field, a paragraph on each line.
 """
 
 import dataclasses
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from electra_jax.data.sources import tables
 from electra_jax.data.sources.files import open_file
-from electra_jax.data.sources.lines import read_lines, read_pieces, universal_split
+from electra_jax.data.sources.lines import read_lines, read_text, universal_split
 from electra_jax.errors import UserError, named
 
-MAX_RECORD_CHARACTERS = 1 << 26  # of a JSON array or of objects over several lines
 PARQUET_ROWS = 256  # that are unpacked at once
 
-_BETWEEN_RECORDS = re.compile(r"[\s,]*")
+_VALUE = re.compile(r"[^\s,]")  # where a value of JSON, or the end of an array, begins
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -59,6 +59,12 @@ class Reading:
                         fix=f"{fix}; --config.data.on_bad_record=skip passes over such records and counts them"))
     return None
 
+  def documents(self, records: Iterable[tuple[str, object]]) -> Iterator[list[str]]:
+    """The documents of (place, record) pairs, as `text_of` takes them; a blank text is none."""
+    for place, record in records:
+      if document := paragraphs(self.text_of(record, place) or ""):
+        yield document
+
 
 def paragraphs(text: str) -> list[str]:
   r"""The lines of a record's text, stripped, without empty ones, NUL and lone surrogates.
@@ -74,80 +80,54 @@ def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
   """One document a line, from the field `reading.text_field` of its JSON object.
 
   Raises:
-    UserError: a broken record (unless those are skipped), with file and line; a file that is no text.
+    UserError: a line that is no object with text (unless those are skipped), with file and line.
   """
-  for number, line in read_lines(path):
-    if not line.strip():
-      continue
-    place = f"{path}:{number}"
-    try:
-      record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-      reading.skip(UserError("A JSONL record is broken", got=f"{place}: {error}", allowed="one JSON object per line",
-                             fix="repair or remove the line; if the file was cut off, copy it again; --config.data."
-                                 "on_bad_record=skip passes over such lines and counts them; text that only looks like "
-                                 "JSON is read with --config.data.text_format=text"))
-      continue
-    text = reading.text_of(record, place)
-    if document := paragraphs(text or ""):
-      yield document
+  def records() -> Iterator[tuple[str, object]]:
+    for number, line in read_lines(path):
+      try:
+        if line.strip():
+          yield f"{path}:{number}", json.loads(line)
+      except (ValueError, RecursionError) as error:
+        reading.skip(UserError(
+          "A JSONL record is broken", got=f"{path}:{number}: {error}", allowed="one JSON object per line",
+          fix="repair or remove the line; if the file was cut off, copy it again; --config.data.on_bad_record=skip "
+          "passes over such lines and counts them; text that only looks like JSON is read with --config.data."
+          "text_format=text"))
+
+  return reading.documents(records())
 
 
 def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
-  """One document a record of an array, or of objects that are written over several lines.
+  """One document a record of an array, or of objects that are written over several lines; the file is in memory.
 
   Raises:
     UserError: a record without text (unless those are skipped), with file and number; a file that is no JSON.
   """
-  for number, record in enumerate(_json_records(read_pieces(path), path), 1):
-    text = reading.text_of(record, f"{path}: record {number}")
-    if document := paragraphs(text or ""):
-      yield document
+  records = enumerate(_json_records(read_text(path), path), 1)
+  return reading.documents((f"{path}: record {number}", record) for number, record in records)
 
 
-def _json_records(pieces: Iterator[str], path: str) -> Iterator[object]:
-  """The items of arrays, and the values outside of them; one record and one piece of the text are in memory."""
-  decode, text, start, is_in_array, number = json.JSONDecoder().raw_decode, "", 0, False, 1
+def _json_records(text: str, path: str) -> Iterator[object]:
+  """The items of arrays, and the values outside of them."""
+  def broken(got: str) -> UserError:
+    return UserError("A JSON file is broken", got=f"{path}: {got}", allowed="an array of objects, or objects",
+                     fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
+                     "like JSON is read with --config.data.text_format=text")
 
-  def has_more() -> bool:
-    """Reads on: at least as much again as what is left, since a record that is not complete is decoded anew."""
-    nonlocal text, start
-    parts, missing = [text[start:]], len(text) - start if len(text) - start < MAX_RECORD_CHARACTERS else -1
-    while missing >= 0 and (piece := next(pieces, None)) is not None:
-      parts.append(piece)
-      missing -= max(1, len(piece))
-    text, start = "".join(parts), 0
-    return len(parts) > 1
-
-  while True:
-    between = _BETWEEN_RECORDS.match(text, start)
-    start = between.end() if between else start
-    if start == len(text):
-      if has_more():
-        continue
-      if is_in_array:
-        raise _broken_json(path, f"it ends inside an array, behind record {number - 1}")
-      return
+  decode, start, is_in_array, number = json.JSONDecoder().raw_decode, 0, False, 0
+  while value := _VALUE.search(text, start):
+    start = value.start()
     if text[start] == ("]" if is_in_array else "["):
       is_in_array, start = not is_in_array, start + 1
       continue
     try:
-      record, end = decode(text, start)
+      record, start = decode(text, start)
     except (ValueError, RecursionError) as error:
-      if has_more():
-        continue
-      raise _broken_json(path, f"record {number}: {error}") from error
-    if end == len(text) and has_more():  # a number may go on
-      continue
+      raise broken(f"record {number + 1}: {error}") from error
+    number += 1
     yield record
-    start, number = end, number + 1
-
-
-def _broken_json(path: str, got: str) -> UserError:
-  return UserError("A JSON file is broken", got=f"{path}: {got}",
-                   allowed=f"an array of objects, or objects, of up to {MAX_RECORD_CHARACTERS:,} characters each",
-                   fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
-                       "like JSON is read with --config.data.text_format=text")
+  if is_in_array:
+    raise broken(f"it ends inside an array, behind record {number}")
 
 
 def read_table(path: str, reading: Reading, kind: str) -> Iterator[list[str]]:
@@ -163,7 +143,7 @@ def read_table(path: str, reading: Reading, kind: str) -> Iterator[list[str]]:
   columns = tables.columns(path, kind)
   if columns and field not in columns:
     raise UserError(f'A table has no column "{field}"',
-                    got=f"{path}, which looks like {kind.upper()}: columns {named(repr(one[:40]) for one in columns)}",
+                    got=f"{path}, which looks like {kind.upper()}: columns {named(map(repr, columns))}",
                     allowed="a header line with a column of text", fix="name the column that holds the text: --config."
                     "data.text_field=...; leave the file out with --config.data.path='DIR/**/*.txt'; or have every "
                     "file read as text, as it stands, with --config.data.text_format=text")
@@ -194,13 +174,9 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
         raise UserError(f'A Parquet file has no column "{reading.text_field}"',
                         got=f"{path}: columns {named(columns)}", allowed="a column of strings",
                         fix="name the column that holds the text: --config.data.text_field=...")
-      row = 0
-      for batch in file.iter_batches(PARQUET_ROWS, columns=[reading.text_field]):
-        for text in batch.column(0).to_pylist():
-          row += 1
-          text = reading.text_of({reading.text_field: text}, f"{path}: row {row}")
-          if document := paragraphs(text or ""):
-            yield document
+      batches = file.iter_batches(PARQUET_ROWS, columns=[reading.text_field])
+      rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+      yield from reading.documents((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
   except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
     raise UserError("A Parquet file is damaged", got=f"{path}: {error}", allowed="a complete .parquet file",
                     fix="copy or write it again") from error

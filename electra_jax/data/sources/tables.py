@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from electra_jax.data.sources.forms import name_suffix
+from electra_jax.data.sources.forms import BY_NAME, name_suffix
 from electra_jax.data.sources.lines import read_lines
 from electra_jax.errors import UserError, named
 
 # Suffix of a name, without compression, in lower case -> kind.
-KINDS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
-         **dict.fromkeys((".jsonl", ".ndjson", ".jl", ".jsonlines", ".json"), "jsonl")}
+KINDS = {suffix: "jsonl" if form == "json" else form for suffix, form in BY_NAME.items() if form != "parquet"}
 csv.field_size_limit(2**31 - 1)  # 128 KiB by default
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
