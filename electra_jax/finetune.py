@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
+from electra_jax.data import pipeline
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
 from electra_jax.finetuning import losses, predictions, pretrained, report, results
@@ -32,7 +33,7 @@ from electra_jax.training import checkpoints, setup
 from electra_jax.training import workdir as workdir_lib
 
 # Of a pre-training's recipe, what its fine-tunings on the way take over.
-CARRIED = ("task.", "mesh.", "log.", "seed", "train.compute_dtype", "train.kernels", "train.remat")
+CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 
 def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | None = None
@@ -63,6 +64,7 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
   workdir_lib.record_config(given, config, workdir)
   workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
+  pipeline.start_import(config.data.reader)
   run = make_run(config, task, start, mesh)
   say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
@@ -181,15 +183,17 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   bar = progress.Progress(num_steps, start_step, enabled=is_main)
   curve = results.read_curve(folder, start_step)
   is_stale = functools.partial(results.is_stale, curve, task.metric, config.task.patience_evals)
+  source = pipeline.BatchSource(lambda steps: train_batch(run, train, seeds, steps[0]))
+  rows = pipeline.read_batches(source, start_step, num_steps, config.data.reader)
   window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
 
-  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), jax.set_mesh(run.mesh),
-        distributed.StopRequest() as stop):
+  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
+        jax.set_mesh(run.mesh), distributed.StopRequest() as stop):
     for step in range(start_step + 1, 1 + (start_step if is_stale() else num_steps)):
       # ---- Update.
       if step == start_step + 1:
         bar.message("compiling")
-      state, loss = train_step(state, train_batch(run, train, seeds, step - 1), keys)
+      state, loss = train_step(state, predictions.put(next(rows), run.mesh, row_axis=1), keys)
       window.append(loss)
       bar.advance(step)
 
@@ -285,16 +289,16 @@ def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Arr
   return state._replace(step=state.step + 1, params=params, opt_state=opt_state), loss
 
 
-def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> dict[str, Array]:
-  """The batch of an update (from 0): each seed has its own order in each epoch; a pure function of (seed, step)."""
+def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> pipeline.Batch:
+  """The batch of an update (from 0), [seeds, rows, ...]: each seed has its own order in each epoch; a pure function of
+  (seed, step)."""
   size = run.config.train.batch_size
   epoch, number = divmod(step, batches.steps_per_epoch(len(rows), size))
   chosen = [batches.epoch_order(seed, epoch, len(rows))[number * size:(number + 1) * size] for seed in seeds]
   length = batches.length_of([rows[i] for one in chosen for i in one], run.config.task)
   stacked = [batches.collate([rows[i] for i in one], size, length, run.start.tokenizer.pad_id, run.task.head)
              for one in chosen]
-  batch = {name: np.stack([one[name] for one in stacked]) for name in stacked[0]}
-  return predictions.put(batch, run.mesh, row_axis=1)
+  return {name: np.stack([one[name] for one in stacked]) for name in stacked[0]}
 
 
 def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:

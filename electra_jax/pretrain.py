@@ -55,7 +55,7 @@ def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
   writer, bar, timer, watch = open_logs(run, data, state, workdir, start_up)
-  rows = pipeline.train_batches(data.batch_at, start_step, num_steps, config.data.reader)
+  rows = pipeline.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
     for step in range(start_step + updates, num_steps + 1, updates):

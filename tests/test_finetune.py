@@ -46,7 +46,7 @@ def recipe(source, **keys):
   root, workdir = source
   c = own.get_config("classification")
   c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=2)
-  c.eval.batch_size = 8
+  c.eval.batch_size, c.data.reader = 8, "threads"
   c.log.tensorboard = False
   c.optimizer.learning_rate = 3e-3
   c.task.update(init_from=workdir, train_path=str(root / "train.jsonl"), dev_path=str(root / "dev.jsonl"),
@@ -225,7 +225,8 @@ def two_updates(source, devices, **mesh_sizes):
     step = jax.jit(lambda state, batch: finetune.update(state, batch, keys, run=run), out_shardings=(places, None))
     found = []
     for number in range(2):
-      state, loss = step(state, finetune.train_batch(run, data["train"].features, (0, 1), number))
+      batch = finetune.train_batch(run, data["train"].features, (0, 1), number)
+      state, loss = step(state, predictions.put(batch, mesh, row_axis=1))
       found.append(np.asarray(loss))
   return np.array(found), state
 
@@ -319,7 +320,7 @@ def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
   c = recipe(source)
   rte = glue.get_config("rte,roberta")
   rte.train.update(c.train.to_dict())
-  rte.eval.batch_size, rte.log.tensorboard = 8, False
+  rte.eval.batch_size, rte.log.tensorboard, rte.data.reader = 8, False, "threads"
   rte.task.update(init_from=source[1], data_dir=str(tmp_path / "data"), max_length=16, num_epochs=1.0, num_seeds=2,
                   write_test_predictions=True)
   finetune.finetune(rte, str(tmp_path / "run"))

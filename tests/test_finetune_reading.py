@@ -50,7 +50,7 @@ def source(tmp_path_factory):
 def run(c, source, workdir, rate=2e-3, **keys):
   root, start = source
   c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=2)
-  c.eval.batch_size = 8
+  c.eval.batch_size, c.data.reader = 8, "threads"
   c.log.tensorboard = False
   c.optimizer.learning_rate = rate
   c.task.update({"num_seeds": 1, "num_epochs": 1.0, **keys}, init_from=start, data_dir=str(root))

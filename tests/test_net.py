@@ -112,7 +112,7 @@ def fine_tuning(row: str, folder: pathlib.Path) -> list[float]:
     (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, examples)))
   c = own.get_config("classification")
   c.train.update(batch_size=8, compute_dtype="float32", log_every_steps=1)
-  c.eval.batch_size = 8
+  c.eval.batch_size, c.data.reader = 8, "threads"
   c.log.tensorboard = False
   c.optimizer.learning_rate, c.task.layer_decay, c.task.fresh_layers = 1e-4, 0.8, 0
   c.task.update(init_from=source, train_path=str(folder / "train.jsonl"), dev_path=str(folder / "dev.jsonl"),

@@ -1,7 +1,8 @@
-"""Batches for the training loop: made from the shards, one a step; tf.data or threads run ahead.
+"""Batches of training and evaluation: made from the shards, one a step; tf.data or threads run ahead.
 
-`batch_at` is pure NumPy and depends on the step alone, so both readers give the same bytes and a run can start at any
-step. This is the only file that imports TensorFlow, and only when its reader is used.
+A `BatchSource` is pure NumPy and depends on the step alone, so both readers give the same bytes and a run can start at
+any step; that of fine-tuning is read in the same way. This is the only file that imports TensorFlow, and only when its
+reader is used.
 """
 
 import collections
@@ -31,6 +32,7 @@ Batch = dict[str, np.ndarray]
 MAX_GROUP_STEPS = 8  # made together at most, so that the reader does not run far ahead of the loop
 PREFETCH_BATCHES = 4  # made ahead of the step
 LONGEST_SECONDS = 300  # for a batch; the slowest that we know, the first of a cold object store, take seconds
+IMPORTER = "tensorflow"  # name of the thread that imports it
 GROUP_TOKENS = 1 << 17  # of a group at most: beyond, the time for each call no longer counts, and caches overflow
 
 # What a batch holds. Rows are those of this process. Formats with NSP add nsp_label, int32 [batch]: 0 where segment B
@@ -195,12 +197,12 @@ def _fill(batch: Batch, missing: int, pad_id: int) -> Batch:
 
 
 def eval_batches(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int, max_examples: int = 0,
-                 seed: int,
-                 process_index: int = 0, process_count: int = 1) -> Iterator[Batch]:
+                 seed: int, process_index: int = 0, process_count: int = 1) -> Generator[Batch, None, None]:
   """Every held-out example (or the first `max_examples`) once, in order, with the masks of epoch 0.
 
   The last batch is filled up with rows of padding (attention_mask False, weights 0), so all batches have one shape, no
-  example is lost, and sums over batches are exact. All processes yield equally many batches.
+  example is lost, and sums over batches are exact. All processes yield equally many batches. They come from
+  `config_data.reader`, as those of training.
 
   Raises:
     UserError: the batch does not divide between the processes.
@@ -208,9 +210,12 @@ def eval_batches(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, bat
   """
   rows = local_rows(batch_size, process_index, process_count)
   total = min(len(examples), max_examples) if max_examples else len(examples)
-  made = (_eval_batch(examples, np.arange(start, start + batch_size)[rows], total, config_data.masking, tokenizer, seed)
-          for start in range(0, total, batch_size))
-  return _in_time(made, "held-out batches")
+
+  def make_one(steps: range) -> Batch:
+    example_ids = np.arange(steps[0] * batch_size, (steps[0] + 1) * batch_size)[rows]
+    return _eval_batch(examples, example_ids, total, config_data.masking, tokenizer, seed)
+
+  return read_batches(BatchSource(make_one), 0, -(-total // batch_size), config_data.reader, what="held-out batches")
 
 
 def _eval_batch(examples, example_ids, total, masking: ConfigDict, tokenizer: Tokenizer, seed) -> Batch:
@@ -225,19 +230,22 @@ def _eval_batch(examples, example_ids, total, masking: ConfigDict, tokenizer: To
 def start_import(reader: str) -> None:
   """Imports TensorFlow, which takes seconds, in a thread: while the first programs are compiled."""
   if reader != "threads":
-    threading.Thread(target=_import_if_there, name="tensorflow").start()
+    threading.Thread(target=_import_meanwhile, name=IMPORTER).start()
 
 
-def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
-                  prefetch_batches: int = PREFETCH_BATCHES) -> Generator[Batch, None, None]:
-  """The batches of steps start_step, ..., num_steps - 1, made ahead of their use.
+def read_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
+                 prefetch_batches: int = PREFETCH_BATCHES, what: str = "training batches"
+                 ) -> Generator[Batch, None, None]:
+  """The batches of steps start_step, ..., num_steps - 1, made ahead of their use; their shapes may differ.
 
   Args:
-    batch_at: from `make_batch_at`.
+    batch_at: from `make_batch_at`, or any other.
     start_step: the number of updates already made: 0, or that of a checkpoint.
     num_steps: of the whole run (config.train.num_steps), not what is left.
-    reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed). Same bytes.
+    reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed, as soon as an import
+      that `start_import` began has ended). Same bytes.
     prefetch_batches: how many batches wait at most (rounded up to whole groups of `BatchSource`).
+    what: they are called in an error.
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
@@ -245,7 +253,7 @@ def train_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader
   """
   waiting = max(1, prefetch_batches - 1)  # one more waits in `_in_time`
   batches = READERS[reader](batch_at, start_step, num_steps, waiting)
-  return _in_time(batches, "training batches")
+  return _in_time(batches, what)
 
 
 def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None]:
@@ -360,6 +368,11 @@ def _import_tensorflow():
   return tf
 
 
+def _import_meanwhile() -> None:
+  with contextlib.suppress(Exception):  # the reader says it, if there is one: a run may end before the import does
+    _import_tensorflow()
+
+
 def _import_if_there() -> bool:
   try:
     _import_tensorflow()
@@ -369,8 +382,12 @@ def _import_if_there() -> bool:
 
 
 def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
+  importers = [thread for thread in threading.enumerate() if thread.name == IMPORTER]
+  while start_step < stop_step and any(thread.is_alive() for thread in importers):
+    yield batch_at(start_step)
+    start_step += 1
   read = _tf_batches if _import_if_there() else _thread_batches
-  return read(batch_at, start_step, stop_step, prefetch_batches)
+  yield from read(batch_at, start_step, stop_step, prefetch_batches)
 
 
 READERS = {"tf": _tf_batches, "threads": _thread_batches, "auto": _auto_batches}

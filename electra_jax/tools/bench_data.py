@@ -135,7 +135,7 @@ def _time_reading(config: ConfigDict, tokenizer: Tokenizer, directory: str, seco
   batch_at = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed)
   for reader in ("tf", "threads"):
-    batches = pipeline.train_batches(batch_at, 0, 1 << 40, reader)
+    batches = pipeline.read_batches(batch_at, 0, 1 << 40, reader)
     with contextlib.closing(batches):
       for _ in range(50):  # start-up, and every shard is checked
         next(batches)

@@ -52,7 +52,7 @@ def test_a_hung_worker_is_noticed_in_time(reader, monkeypatch):
     return {"step": np.full(1, step)}
 
   source = pipeline.BatchSource(lambda steps: batch_at(steps[0]))
-  batches = pipeline.train_batches(source, 0, 10, reader, prefetch_batches=2)
+  batches = pipeline.read_batches(source, 0, 10, reader, prefetch_batches=2)
   try:
     assert [int(next(batches)["step"][0]) for _ in range(3)] == [0, 1, 2]
     started = time.monotonic()

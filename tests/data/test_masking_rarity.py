@@ -71,7 +71,7 @@ def test_training_prefers_rare_tokens_and_evaluation_does_not():
   from configs import base
 
   given = base.get_config()
-  given.data.sequence_length = 8
+  given.data.sequence_length, given.data.reader = 8, "threads"
   given.data.masking.update(rate=1 / 6, rarity_exponent=9.0)
   data = config_lib.resolve(given).data
   batch = pipeline.make_batch_at(Examples(), data, Words(), batch_size=40, seed=0)(0)

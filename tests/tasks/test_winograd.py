@@ -42,7 +42,7 @@ def write(root):
 def config_of(root, **keys):
   c = recipe.get_config("wsc,roberta")
   c.train.update(batch_size=8, compute_dtype="float32")
-  c.eval.batch_size = 8
+  c.eval.batch_size, c.data.reader = 8, "threads"
   c.log.tensorboard = False
   c.task.update(data_dir=str(root), noun_phrases="rules", max_length=32, num_epochs=1.0, num_seeds=1, **keys)
   return c
