@@ -105,7 +105,7 @@ TABLES = {
     tasks=MNLI_SST2,
     **compared("RoBERTa Table 3", {"256": "bert_batch_128", "2K": "bert_batch_1024", "8K": "bert_batch_4096"},
                ("perplexity", *MNLI_SST2),
-               **{"256": "batch 128 (256)", "2K": "batch 1024 (2K)", "8K": "batch 4096 (8K)"})),
+               **{"256": "batch 128 (256)", "2K": "batch 1,024 (2K)", "8K": "batch 4,096 (8K)"})),
   "lamb-vs-adamw": dict(
     source="ELECTRA Appendix A", says="LAMB does not outperform a well-tuned Adam.",
     rows={"LAMB": ("electra_lamb",), "AdamW": ("electra_small",)}),

@@ -217,10 +217,10 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
       if step in eval_steps or stops:
         saved.save(state, step, finite=("best_params",))  # a seed that has failed does not end the others
       if gives_up:
-        bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step}.")
+        bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step:,}.")
         break
       if stops:
-        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command goes on from there.")
+        raise Interrupted(f"Stopped after step {step:,} of {num_steps:,}, as asked. The same command resumes.")
 
     # ---- Finish: each seed's scores and predictions, the best one's parameters.
     params = chosen_params(state, config.task.select)
@@ -328,6 +328,6 @@ def describe(config: ConfigDict, task: tasks.Task, data: dict[str, Split]) -> st
   cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)
   note = f"; {cut:,} texts were cut to {config.task.max_length} tokens" if cut else ""
   note += f"; {results.describe_left_out(task)}" if task.left_out else ""
-  return (f"{task.name}: {sizes} examples, {config.train.num_steps} updates of {config.train.batch_size}, seeds "
+  return (f"{task.name}: {sizes} examples, {config.train.num_steps:,} updates of {config.train.batch_size}, seeds "
           f"{config.seed} to {config.seed + config.task.num_seeds - 1}, {'random ' * config.task.from_scratch}"
           f"start from {config.task.init_from}{note}")

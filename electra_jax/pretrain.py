@@ -86,7 +86,7 @@ def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
         saved.save_if_due(state, step, too=stops or finetunes or step == num_steps)
       if stops:
         writer.write(step, "time", timer.goodput() | start_up.values())
-        raise Interrupted(f"Stopped after step {step} of {num_steps}, as asked. The same command resumes.")
+        raise Interrupted(f"Stopped after step {step:,} of {num_steps:,}, as asked. The same command resumes.")
 
       # ---- Evaluate.
       if is_due(step, config.eval.every_steps) or step == num_steps:
@@ -100,7 +100,7 @@ def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
     # ---- Finish.
     if step == start_step:
       saved.save_if_due(state, step, too=True)
-      bar.message(f"This run is finished: {step} of {num_steps} steps are done.")
+      bar.message(f"This run is finished: {step:,} of {num_steps:,} steps are done.")
       result = evaluation.log(evaluate(state.params), step, config, writer, bar)
     else:
       writer.write(step, "time", timer.goodput() | start_up.values())
@@ -166,7 +166,7 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer:
       raise UserError("This workdir stands between two calls", got=f"step {int(state.step)} and "
                       f"--config.train.steps_per_dispatch={updates}", allowed="steps that it divides",
                       fix=f"set it to {math.gcd(int(state.step), updates)}")
-    print(f"Going on from this workdir's checkpoint of step {int(state.step)}.", flush=True)
+    print(f"Going on from this workdir's checkpoint of step {int(state.step):,}.", flush=True)
     return state
   state = run.init_state()
   if init_from and published.is_published(init_from):
@@ -176,7 +176,7 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer:
   if init_from:
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state.params)
     step, params = checkpoints.load_params(init_from, wanted)
-    print(f"Starting from the parameters of {init_from}, step {step}.", flush=True)
+    print(f"Starting from the parameters of {init_from}, step {step:,}.", flush=True)
     return state._replace(params=params)
   print("Starting from scratch.", flush=True)
   return state

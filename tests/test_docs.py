@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_troubleshooting_quotes_real_errors():
   assert [error for error in quoted if error not in source] == ["1 cpu device(s)"]  # a line with numbers
   printed = "".join(re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
   assert not [error for error in quoted if error not in printed]
+
+
+def test_the_speeds_say_whose_they_are():
+  """They are of another jax than the pinned one (A14): the page names both, and the package allows both."""
+  from packaging.requirements import Requirement
+  page = " ".join((ROOT / "docs/speed.md").read_text().split())
+  timed = re.search(r"All of it is of jax ([\d.]+),", page).group(1)
+  pinned = re.search(r"^jax==(.+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE).group(1)
+  allowed = next(one for one in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+                                    ["dependencies"]) if one.name == "jax").specifier
+  assert timed in allowed and pinned in allowed
+  assert timed == pinned or f"pins {pinned}, where nothing here was timed on a GPU" in page
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "electra_jax/tools").glob("*.py")), ids=lambda path: path.stem)

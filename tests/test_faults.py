@@ -152,7 +152,7 @@ def test_a_signal_saves_and_ends_with_status_75(place, number):
   process.send_signal(number)
   said = process.communicate(timeout=20)[0]
   assert process.returncode == 75 and "Traceback" not in said, said
-  step = int(re.search(r"Stopped after step (\d+) of 1000000", said).group(1))
+  step = int(re.search(r"Stopped after step ([\d,]+) of 1,000,000", said).group(1).replace(",", ""))
   assert checkpoints.saved_steps(str(place.run))[-1] == step > STEPS
   assert_run_can_go_on(place, place.run)
   pretrain.pretrain(small(place, train__num_steps=step + 1), str(place.run))
@@ -190,7 +190,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(place):
   second.send_signal(signal.SIGTERM)
   said = [process.communicate(timeout=60)[0] for process in (first, second)]
   assert (first.returncode, second.returncode) == (75, 75), said
-  steps = {re.search(r"Stopped after step (\d+)", text).group(1) for text in said}
+  steps = {re.search(r"Stopped after step ([\d,]+)", text).group(1).replace(",", "") for text in said}
   assert len(steps) == 1 and checkpoints.saved_steps(str(place.run))[-1] == int(steps.pop())
 
 

@@ -147,7 +147,7 @@ def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finis
     return False
 
   monkeypatch.setattr(results, "is_stale", stopping)
-  with pytest.raises(Interrupted, match="goes on from there"):
+  with pytest.raises(Interrupted, match="same command resumes"):
     finetune.finetune(recipe(source), str(tmp_path))
   monkeypatch.undo()
   resumed = finetune.finetune(recipe(source), str(tmp_path))

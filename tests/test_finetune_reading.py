@@ -110,7 +110,7 @@ def test_a_joint_head_learns_every_answer_and_goes_on_after_a_kill(source, tmp_p
   calls = []
   monkeypatch.setattr(results, "is_stale", lambda *_: calls.append(len(calls) == 3 and os.kill(
     os.getpid(), signal.SIGTERM)))
-  with pytest.raises(Interrupted, match="goes on from there"):
+  with pytest.raises(Interrupted, match="same command resumes"):
     train()
   monkeypatch.undo()
   assert train()["best_exact"]["min"] == 1.0  # every answer, and "" where there is none

@@ -130,7 +130,7 @@ def test_local_starts_two_processes_and_passes_signals_on(tmp_path, fakes):
   started.send_signal(signal.SIGTERM)
   said = started.communicate(timeout=60)[0]
   assert started.returncode == 75, said
-  step = int(re.search(r"Stopped after step (\d+)", said).group(1))
+  step = int(re.search(r"Stopped after step ([\d,]+)", said).group(1).replace(",", ""))
   assert checkpoints.saved_steps(f"{tmp_path}/run")[-1] == step
   assert len(fakes.calls()) == 2
   assert "2 cpu device(s)" in said  # one of each process

@@ -216,7 +216,7 @@ def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -
   values = [row[task.metric] for row in scores]
   found = scoring.summarise(values)
   failed = f"  ({found['num_failed']} without a finite score)" if found["num_failed"] else ""
-  return (f"dev at step {step}/{num_steps}: {task.metric} {' '.join(map(scoring.percent, values))}  "
+  return (f"dev at step {step:,}/{num_steps:,}: {task.metric} {' '.join(map(scoring.percent, values))}  "
           f"median {scoring.percent(found['median'])}{failed}")
 
 

@@ -59,7 +59,8 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
       with open(path, encoding="utf-8") as file:
         count = len(json.load(file))
       if count != expected:
-        lines.append(f"{split} has {count} questions; the official set has {expected}: its scores are not comparable.")
+        lines.append(f"{split} has {count:,} questions; the official set has {expected:,}: its scores are not "
+                     "comparable.")
   return "\n".join(lines)
 
 
@@ -76,7 +77,7 @@ def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, s
     files |= task.submission(split, predictions, examples)
     expected = glue.expected_count(task.name, split)
     if len(examples) != expected:
-      notes.append(f"{split} has {len(examples)} examples; the server expects {expected}: it will refuse the file.")
+      notes.append(f"{split} has {len(examples):,} examples; the server expects {expected:,}: it will refuse the file.")
   return files, notes
 
 

@@ -179,7 +179,7 @@ def main(argv: list[str]) -> None:
   items = items_of(task, texts, FLAGS.pair)
   main_lib.start_jax()
   run = pretraining_heads.load(FLAGS.workdir, FLAGS.step)
-  name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step}"
+  name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step:,}"
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
                  with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
   if is_interactive:

@@ -35,7 +35,7 @@ def run(config: ConfigDict, directory: str) -> tokenizers.Tokenizer:
   tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, documents.training_texts(config.data), directory,
                                          config.seed)
   sample = "The generator replaces [MASK] with plausible words."
-  print(f"Wrote {directory}: {tokenizer.kind}, {tokenizer.vocab_size} entries, fingerprint "
+  print(f"Wrote {directory}: {tokenizer.kind}, {tokenizer.vocab_size:,} entries, fingerprint "
         f"{tokenizer.fingerprint[:12]}.\nFor example: {' '.join(tokenizer.tokens(tokenizer.encode(sample)))}\n"
         f"Use it with --config.data.tokenizer.path={directory}")
   return tokenizer

@@ -58,7 +58,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: ConfigDict) -> None:
   """
   if tokenizer.vocab_size > config.model.vocab_size:
     raise UserError("The vocabulary is larger than the model's token table",
-                    got=f"{tokenizer.vocab_size} tokens for {config.model.vocab_size} rows",
+                    got=f"{tokenizer.vocab_size:,} tokens for {config.model.vocab_size:,} rows",
                     allowed="at most as many tokens as rows",
                     fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
   offset = config.model.position_offset

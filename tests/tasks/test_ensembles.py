@@ -65,7 +65,7 @@ def test_squad(tmp_path, monkeypatch):
   assert answers[0].null_odds == pytest.approx(-2.5 / 3) and ensembles.score(task, members)["best_f1"] == 1.0
   submissions.write_files(f"{workdir}/seeds/0", task.files({"dev": (answers, examples), "test": (answers, examples)}))
   said = submissions.write_files_of_runs(task, workdir, members, with_tests=True)
-  assert "test has 2 questions; the official set has 8862" in said
+  assert "test has 2 questions; the official set has 8,862" in said
   assert results.read_json(f"{workdir}/ensemble/test_predictions.json") == {"q0": "bc", "q1": ""}
   with zipfile.ZipFile(f"{workdir}/submission.zip") as archive:
     assert archive.namelist() == ["test_nbest.json", "test_null_odds.json", "test_predictions.json"]

@@ -65,8 +65,8 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
                     got=config_tokenizer.vocab_size, allowed=f"at least {tokenizer.vocab_size} for this text",
                     fix="raise --config.data.tokenizer.vocab_size")
   if tokenizer.vocab_size < config_tokenizer.vocab_size:
-    print(f"The text is enough for {tokenizer.vocab_size} vocabulary entries, fewer than the "
-          f"{config_tokenizer.vocab_size} of data.tokenizer.vocab_size; the rest stays unused.")
+    print(f"The text is enough for {tokenizer.vocab_size:,} vocabulary entries, fewer than the "
+          f"{config_tokenizer.vocab_size:,} of data.tokenizer.vocab_size; the rest stays unused.")
   tokenizer.save(directory)
   return tokenizer
 
@@ -126,7 +126,7 @@ def _check_config(tokenizer: Tokenizer, config_tokenizer: ConfigDict, path: str)
                       fix=f"set --config.data.tokenizer.{key}={got}, or use another vocabulary")
   if tokenizer.vocab_size > config_tokenizer.vocab_size:
     raise UserError("The vocabulary has more entries than data.tokenizer.vocab_size",
-                    got=f"{tokenizer.vocab_size} in {path}, {config_tokenizer.vocab_size} in the config",
+                    got=f"{tokenizer.vocab_size:,} in {path}, {config_tokenizer.vocab_size:,} in the config",
                     allowed="at most data.tokenizer.vocab_size, from which the model's token table is sized",
                     fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
 
