@@ -331,7 +331,7 @@ def test_glue_writes_a_zip_with_the_names_of_the_labels(source, tmp_path):
   assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "not_entailment"}
   task = finetune.tasks.make(rte.task)
   files, notes = submissions.answers(task, [(str(tmp_path / "run"), seed) for seed in (0, 1)])  # an ensemble
-  assert list(files) == ["RTE.tsv"] and "8 examples; the server expects 3000" in notes[0]
+  assert list(files) == ["RTE.tsv"] and "8 examples; the server expects 3,000" in notes[0]
 
 
 def test_fresh_layers_are_the_top_ones_and_everything_below_stays(source):
