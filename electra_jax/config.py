@@ -1,6 +1,5 @@
 """The config of a run: derived from a recipe, checked (config_rules.py), frozen, saved, compared."""
 
-import contextlib
 import json
 import math
 import os
@@ -10,7 +9,7 @@ from importlib import metadata
 
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from electra_jax import config_rules
+from electra_jax import config_rules, files
 from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError, listed, named
 
@@ -167,25 +166,20 @@ def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
   return changes
 
 
-def save(path: str, given: ConfigDict, resolved: ConfigDict, text: dict | None = None) -> None:
+def save(path: str, given: ConfigDict, resolved: ConfigDict, text: dict | None = None, **more: object) -> None:
   """Writes the given and the resolved config, package versions and the git commit as JSON, atomically.
 
   Args:
     text: of a pre-training, path and checksum of what it reads; stands in for an empty data.path.
+    more: further branches of the file.
   """
   complete = ConfigDict(resolved.to_dict())
   if text and not complete.data.path:
     complete.data.path = text["path"]
   record = {"format": FORMAT, "given": given.to_dict(), "resolved": complete.to_dict(), "versions": _versions(),
-            "commit": _commit(), "text": text}
-  partial = f"{path}.partial-{os.getpid()}"
-  try:
-    with open(partial, "w", encoding="utf-8") as file:
-      json.dump(record, file, indent=2, sort_keys=True)
-    os.replace(partial, path)
-  finally:
-    with contextlib.suppress(OSError):
-      os.remove(partial)
+            "commit": _commit(), "text": text, **more}
+  with files.atomic(path) as file:
+    json.dump(record, file, indent=2, sort_keys=True)
 
 
 def load(workdir: str) -> FrozenConfigDict:

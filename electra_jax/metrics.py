@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from electra_jax import files
 from electra_jax.errors import UserError
 
 Pairs = dict[str, tuple[Any, Any]]  # name -> (sum, weight); for `*/auc` two histograms, see `summarise`
@@ -275,17 +276,8 @@ def _drop_rows(path: str, first_step: int) -> None:
   kept = [line for line in lines if line.endswith("\n") and (row := _parse(line)) and row["step"] < first_step]
   if kept == lines:
     return
-  partial = f"{path}.partial-{os.getpid()}"
-  try:
-    with open(partial, "w", encoding="utf-8") as file:
-      file.writelines(kept)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(partial, path)
-  except OSError:
-    if os.path.exists(partial):
-      os.remove(partial)
-    raise
+  with files.atomic(path) as file:
+    file.writelines(kept)
   print(f"{path}: dropped {len(lines) - len(kept)} rows that the run will write again.", file=sys.stderr)
 
 

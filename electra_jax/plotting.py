@@ -2,6 +2,7 @@
 
 import os
 
+from electra_jax import files
 from electra_jax.errors import UserError
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
@@ -35,14 +36,10 @@ def save(figure, out: str) -> None:
   Raises:
     UserError: the path's ending is another, or the disk refuses.
   """
-  partial = f"{out}.partial-{os.getpid()}"
-  kind = os.path.splitext(out)[1].lstrip(".").lower() or "png"
   try:
-    figure.savefig(partial, format=kind, dpi=120)
-    os.replace(partial, out)
+    with files.atomic(out, "wb") as file:
+      figure.savefig(file, format=os.path.splitext(out)[1].lstrip(".").lower() or "png", dpi=120)
   except (OSError, ValueError) as error:
-    if os.path.exists(partial):
-      os.remove(partial)
     raise UserError(f"The picture {out} cannot be written", got=str(error),
                     allowed="a path in a writable folder that ends in .png, .pdf or .svg",
                     fix="choose another place, or free space") from error

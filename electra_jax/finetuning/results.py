@@ -4,7 +4,6 @@
 (`<seed>.npz`), from which ensembles are made. `<workdir>/checkpoints/` holds the best seed, to start from.
 """
 
-import json
 import math
 import os
 import shutil
@@ -15,8 +14,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax import files
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
+from electra_jax.files import read_json, write_json
 from electra_jax.finetuning import ensembles, pictures, report, submissions
 from electra_jax.tasks import baselines, labels, scoring
 from electra_jax.tasks.base import Example, Task
@@ -116,9 +117,8 @@ def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], s
   for number, seed in enumerate(seeds):
     arrays = {f"{split}/{name}": x for split, (_, found) in outputs.items() for name, x in found[number].items()}
     path = os.path.join(workdir, "seeds", f"{seed}.npz")
-    with open(f"{path}.partial", "wb") as file:
+    with files.atomic(path, "wb") as file:
       np.savez(file, **arrays)
-    os.replace(f"{path}.partial", path)
     if task.files is not None:
       write_answers(task, os.path.join(workdir, "seeds", str(seed)),
                     {split: (data, found[number]) for split, (data, found) in outputs.items()})
@@ -224,30 +224,3 @@ def describe_left_out(task: Task) -> str:
   """How many lines `Task.read` has passed over, and one of them."""
   where, why = next(iter(task.left_out.items()))
   return f"lines left out: {len(task.left_out):,}, the first {where} ({why})"
-
-
-def write_json(path: str, value) -> None:
-  """Atomically; NaN becomes null."""
-  def clean(x):
-    if isinstance(x, dict):
-      return {key: clean(item) for key, item in x.items()}
-    if isinstance(x, list | tuple):
-      return [clean(item) for item in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
-
-  with open(f"{path}.partial", "w", encoding="utf-8") as file:
-    json.dump(clean(value), file, indent=2)
-  os.replace(f"{path}.partial", path)
-
-
-def read_json(path: str):
-  """What `write_json` wrote; null comes back as NaN."""
-  def restore(x):
-    if isinstance(x, dict):
-      return {key: restore(item) for key, item in x.items()}
-    if isinstance(x, list):
-      return [restore(item) for item in x]
-    return math.nan if x is None else x
-
-  with open(path, encoding="utf-8") as file:
-    return restore(json.load(file))

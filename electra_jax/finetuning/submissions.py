@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from electra_jax.files import atomic
 from electra_jax.finetuning import ensembles
 from electra_jax.tasks import glue, race, scoring, squad
 from electra_jax.tasks.base import Task
@@ -91,7 +92,6 @@ def write_files(folder: str, files: Mapping[str, str]) -> None:
 
 def write_zip(path: str, files: Mapping[str, str]) -> None:
   """The files at the top of a zip, which appears whole."""
-  with zipfile.ZipFile(f"{path}.partial", "w", zipfile.ZIP_DEFLATED) as archive:
+  with atomic(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
     for name, text in files.items():
       archive.writestr(name, text)
-  os.replace(f"{path}.partial", path)

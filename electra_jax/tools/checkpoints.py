@@ -1,6 +1,5 @@
 """Contents of a checkpoint, differences of two, and the mean of the last ones."""
 
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax import files
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 
@@ -185,8 +185,6 @@ def average(paths: list[str]) -> str:
                     allowed=f"2 to {len(steps)}" if len(steps) > 1 else "a run with at least two checkpoints",
                     fix=f"use --last={len(steps)}" if len(steps) > 1 else
                     "train with a larger --config.checkpoint.keep_last")
-  if os.path.lexists(FLAGS.out):
-    raise UserError("--out is taken", got=f"{FLAGS.out} exists", allowed="a new folder", fix="choose another --out")
   steps = steps[-FLAGS.last:]
   write_average(workdir, steps, FLAGS.out, config)
   return (f"Wrote {FLAGS.out}: the mean of the steps {', '.join(map(str, steps))} of {workdir}.\n"
@@ -200,29 +198,18 @@ def write_average(workdir: str, steps: list[int], out: str, config: ConfigDict) 
   from electra_jax.training import checkpoints
   from electra_jax.training.train_state import TrainState
 
-  total = None
-  for step in steps:
-    params = checkpoints.load_params(workdir, step=step)[1]
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    total = params if total is None else jax.tree.map(np.add, total, params)
-  mean = jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
-  partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
-  try:
+  with files.new_folder(out) as partial:
+    total = checkpoints.load_params(workdir, step=steps[0])[1]
+    total = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), total)
+    for step in steps[1:]:
+      total = jax.tree.map(np.add, total, checkpoints.load_params(workdir, step=step)[1])
+    mean = jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
     shutil.copytree(os.path.join(workdir, "tokenizer"), os.path.join(partial, "tokenizer"))
-    with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
-      record = json.load(file)
-    with open(os.path.join(partial, "config.json"), "w", encoding="utf-8") as file:
-      source = {"workdir": workdir, "steps": steps}
-      json.dump(record | {"average_of": source}, file, indent=2, sort_keys=True)
+    files.write_json(os.path.join(partial, "config.json"), config_lib.read_record(workdir) | {
+      "average_of": {"workdir": workdir, "steps": steps}})
     saved = checkpoints.Checkpoints(partial, config.checkpoint)
     saved.save(TrainState(np.int32(steps[-1]), mean, {}), steps[-1])
     saved.close()
-    os.rename(partial, out)
-  except OSError as error:
-    raise UserError("The average cannot be written", got=f"{out}: {error}", allowed="a folder that you may write to",
-                    fix="choose another --out, or free space") from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}

@@ -1,18 +1,16 @@
 """Export of a run as files that Hugging Face transformers loads: one folder for each of its networks."""
 
-import contextlib
 import json
 import os
 import shutil
-from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
 
 from electra_jax import config as config_lib
+from electra_jax import files, metrics
 from electra_jax import main as main_lib
-from electra_jax import metrics
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hub, model_card, onnx_files, tokenizer_files
@@ -69,32 +67,9 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
   flat = {path: np.asarray(leaf) for path, leaf in sharding.by_path(params).items()}
-  with new_folder(out) as partial:
+  with files.new_folder(out) as partial:
     names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat, publication))
   return Exported([os.path.normpath(os.path.join(out, name)) for name in names], names, left_out)
-
-
-@contextlib.contextmanager
-def new_folder(out: str) -> Generator[str, None, None]:
-  """A temporary folder beside `out` that takes its name in the end.
-
-  Raises:
-    UserError: `out` holds something, or the disk refuses; what existed is as it was.
-  """
-  if os.path.lexists(out) and not (os.path.isdir(out) and not os.path.islink(out) and not os.listdir(out)):
-    raise UserError("--out is taken", got=f"{out} exists and holds something", allowed="a new or empty folder",
-                    fix="choose another --out, or move the old one away")
-  partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
-  try:
-    os.makedirs(partial)
-    yield partial
-    os.rename(partial, out)  # fails where `out` has been filled meanwhile
-  except OSError as error:
-    raise UserError("The folder cannot be written", got=f"{out}: {error}",
-                    allowed="a place that you may write to, with room for 4 bytes a parameter",
-                    fix="choose another --out, or free space") from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
 
 
 # ---- Hugging Face ----
@@ -132,7 +107,7 @@ def longest_input(source: Source) -> int:
 def medians(workdir: str) -> dict[str, float]:
   """Metric -> median over the seeds of a fine-tuned run; {} of another."""
   path = os.path.join(workdir, "results.json")
-  summary = results.read_json(path)["summary"] if os.path.exists(path) else {}
+  summary = files.read_json(path)["summary"] if os.path.exists(path) else {}
   return {metric: row["median"] for metric, row in summary.items()}
 
 
@@ -140,7 +115,7 @@ def last_evaluation(workdir: str, step: int) -> dict | None:
   """The last row of the run's evaluations at or before a step; of a fine-tuned run its scores, text by metric."""
   path = os.path.join(workdir, "results.json")
   if os.path.exists(path):
-    found = results.read_json(path)
+    found = files.read_json(path)
     metric = found["runs"][0]["metric"]
     told = results.describe_baselines(workdir, metric, found["summary"][metric]["median"])
     return {metric: ", ".join(f"{name} {value:.4g}" for name, value in row.items() if isinstance(value, float))

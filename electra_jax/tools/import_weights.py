@@ -1,7 +1,6 @@
 """Import of a published model as a folder that runs start from: weights under our names, config, tokenizer."""
 
 import datetime
-import json
 import os
 from collections.abc import Callable
 
@@ -13,13 +12,12 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax import files, objectives
 from electra_jax import main as main_lib
-from electra_jax import objectives
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, initial, published
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.tools import export
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
 
@@ -56,19 +54,13 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(path)
   adapted = published.adapt(given, weights, tokenizer)
   config = config_lib.resolve(adapted)
-  with export.new_folder(out) as partial:
+  with files.new_folder(out) as partial:
     init = initial_params(config, tokenizer)
     start = initial.merge(weights, jax.eval_shape(init), tokenizer.vocab_size)
     if start.fresh:
       start = initial.merge(weights, jax.jit(init)(), tokenizer.vocab_size)
-    config_path = os.path.join(partial, "config.json")
-    config_lib.save(config_path, adapted, config)
-    with open(config_path, encoding="utf-8") as file:
-      record = json.load(file)
-    record["imported"] = {"weights": path, "fresh": start.fresh, "unused": start.unused,
-                          "date": datetime.date.today().isoformat()}
-    with open(config_path, "w", encoding="utf-8") as file:
-      json.dump(record, file, indent=2, sort_keys=True)
+    config_lib.save(os.path.join(partial, "config.json"), adapted, config, imported={
+      "weights": path, "fresh": start.fresh, "unused": start.unused, "date": datetime.date.today().isoformat()})
     tokenizer.save(os.path.join(partial, "tokenizer"))
     saved = checkpoints.Checkpoints(partial, config.checkpoint)
     saved.save(TrainState(np.int32(0), start.params, {}), 0)

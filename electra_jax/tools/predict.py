@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from tqdm import tqdm
 
+from electra_jax import files
 from electra_jax import main as main_lib
 from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
@@ -122,19 +123,15 @@ def write_records(answers: Iterator[tuple[int, Any]], path: str, task: Task = TA
   Raises:
     UserError: it cannot be written.
   """
-  partial, count = f"{path}.partial-{os.getpid()}", 0
+  count = 0
   try:
-    with open(partial, "w", encoding="utf-8") as file:
-      for number, one in answers:
+    with files.atomic(path) as file:
+      for number, answer in answers:
         count += 1
-        file.write(json_line(number, one, task))
-    os.replace(partial, path)
+        file.write(json_line(number, answer, task))
   except OSError as error:
     raise UserError("The answers cannot be written", got=f"{path}: {error.strerror or error}",
                     allowed="a file in a folder that you may write to", fix="choose another --output") from error
-  finally:
-    if os.path.exists(partial):
-      os.remove(partial)
   return count
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from electra_jax import config as config_lib
-from electra_jax import flops, metrics
+from electra_jax import files, flops, metrics
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pictures, results
@@ -323,11 +323,9 @@ def write(workdir: str, out: str, num_samples: int) -> str:
     UserError: there is no run, or the file cannot be written.
   """
   text = page(read(workdir), num_samples)
-  partial = f"{out}.partial-{os.getpid()}"
   try:
-    with open(partial, "w", encoding="utf-8") as file:
+    with files.atomic(out) as file:
       file.write(text)
-    os.replace(partial, out)
   except OSError as error:
     raise UserError("The report cannot be written", got=f"{out}: {error.strerror or error}",
                     allowed="a file in a folder that you may write to", fix="choose another --out") from error

@@ -25,7 +25,7 @@ from electra_jax.data import shards
 from electra_jax.data.sentences import Sentence
 from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
-from electra_jax.finetuning.results import write_json
+from electra_jax.files import write_json
 from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools.experiments.results import PROBE_FILE, read_probe

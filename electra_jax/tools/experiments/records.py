@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra_jax.errors import UserError
-from electra_jax.finetuning.results import write_json
+from electra_jax.files import write_json
 from electra_jax.tools.experiments import results, rows
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.rows import Budget, Planned, Table

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics
 from electra_jax.errors import UserError
-from electra_jax.finetuning.results import read_json
+from electra_jax.files import atomic, read_json
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools.experiments import finetuning
 from electra_jax.tools.experiments.finetuning import Tuning
@@ -169,6 +169,5 @@ def load(path: str) -> list[dict]:
 def save(path: str, rows: Sequence[dict]) -> None:
   """One row a line, so that a diff shows what has changed."""
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-  with open(f"{path}.partial", "w", encoding="utf-8") as file:
+  with atomic(path) as file:
     file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-  os.replace(f"{path}.partial", path)
