@@ -287,7 +287,7 @@ TABLES = {  # name -> (row, the paper's number of each of `metrics`; GLUE's aver
                ("perplexity", *MNLI_SST2))),
   "roberta_table4": dict(
     says="More data helps, and longer training on it.",
-    equal={"+ pretrain longer": "steps:BOOKS + WIKI*3", "+ pretrain even longer": "steps:BOOKS + WIKI*5"},
+    steps_of={"+ pretrain longer": ("BOOKS + WIKI", 3), "+ pretrain even longer": ("BOOKS + WIKI", 5)},
     **compared("RoBERTa Table 4", {
       "BOOKS + WIKI": "roberta_table4_100k", "+ additional data": "roberta_table4_additional_data",
       "+ pretrain longer": "roberta_table4_300k", "+ pretrain even longer": "roberta_table4_500k"}, MNLI_SST2)),

@@ -3,7 +3,7 @@
 `--config=configs/evidence.py:electra_small`, or :electra_small,fast for a further variant. A row is (the paper's row,
 the recipe or row that it changes, {key: value}). `TABLES` are the claims: name -> (row, the paper's number of each of
 `metrics`, of Base or of longer runs, so the order counts). The models of a table get the same FLOPs in the paper's
-convention, but for those in `equal`: as many steps as another one, or as many seconds.
+convention, but for those in `steps_of`: so many times the steps of another one.
 
 Differs from the paper in `electra_small`: the warm-up is a tenth of the run, which has tens of thousands of steps and
 not a million. Initial weights are as wide for 256 units as 0.02 is for 768: both networks leave their plateaus
@@ -113,7 +113,7 @@ TABLES = {
     source="ELECTRA Figure 3, left",
     says="At equal steps, generators of a quarter to a half of the discriminator are best.",
     rows={"1/4": ("electra_small",), "1/2": ("generator_half",), "1": ("generator_full",)},
-    equal={"1/2": "steps:1/4", "1": "steps:1/4"}),
+    steps_of={"1/2": ("1/4", 1), "1": ("1/4", 1)}),
   "two-stage": dict(
     source="ELECTRA Figure 3, right",
     says="Training in two stages does not outperform joint training; both are ahead of BERT.",
@@ -124,7 +124,9 @@ TABLES = {
     rows={"faithful": ("electra_small",), "no attention dropout": ("electra_no_attention_dropout",),
           "no attention dropout, equal time": ("electra_no_attention_dropout",),
           "fast": ("electra_small,fast",), "fast, equal time": ("electra_small,fast",)},
-    equal={"no attention dropout, equal time": "seconds:faithful", "fast, equal time": "seconds:faithful"}),
+    # As measured alone on an H200 with four layers (docs/results/fast-vs-faithful.md); `bench step` times other cards.
+    steps_of={"no attention dropout, equal time": ("faithful", 5.08 / 5.02),
+              "fast, equal time": ("faithful", 7.83 / 5.30 / 4)}),  # its batch is four times as large
 }
 FLOPS = 2e16  # of each model, where neither its table nor the command names another number
 

@@ -5,20 +5,18 @@ import os
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import files, objectives
+from electra_jax import files, sharding
 from electra_jax import main as main_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, initial, published
-from electra_jax.models.bert import make_transformer_config
-from electra_jax.training import checkpoints
+from electra_jax.training import checkpoints, setup
 from electra_jax.training.train_state import TrainState
 
 FLAGS = flags.FLAGS
@@ -70,15 +68,8 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
 
 def initial_params(config: ConfigDict, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
   """What makes the parameters that a run of this config would start from."""
-  transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
-  counts = np.ones(tokenizer.vocab_size, np.int64) if objectives.counts_tokens(config.generator) else None
-  objective = objectives.make(transformer, config.generator, config.objective, max(1, config.train.num_steps), counts)
-  ids = np.zeros((1, config.data.sequence_length), np.int32)
-  slots = np.zeros((1, 1), np.int32)
-  batch = {"input_ids": ids, "masked_input_ids": ids, "token_type_ids": ids, "attention_mask": ids == 0,
-           "masked_positions": slots, "masked_ids": slots, "masked_weights": np.zeros((1, 1), np.float32),
-           "nsp_label": slots[:, 0]}
-  return lambda: objective.init(jax.random.key(config.seed), jax.tree.map(jnp.asarray, batch))
+  mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+  return setup.make(config, mesh, tokenizer.vocab_size).init_params
 
 
 def define_flags() -> None:

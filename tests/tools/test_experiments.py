@@ -1,4 +1,4 @@
-"""Experiments: fair budgets, limits, resumed runs, sober tables, and the page of results."""
+"""Experiments: fair budgets, resumed runs, sober tables, and the page of results."""
 
 import contextlib
 import json
@@ -114,7 +114,7 @@ def test_a_grid_has_a_run_for_every_choice(tmp_path):
   assert "task.layer_decay=0.9" in finetuning.recipe_and_settings(points[0], Tuning(), "w", "GLUE")[1]
 
 
-def test_budgets_are_equal_in_flops_steps_or_time():
+def test_budgets_are_equal_in_flops_or_steps():
   electra, bert = plan("small-vs-bert", "out", 1e17)
   assert electra.flops == pytest.approx(1e17, rel=1e-4) and bert.flops == pytest.approx(1e17, rel=1e-4)
   assert electra.config.train.num_steps == electra.num_steps == 77_260
@@ -126,14 +126,11 @@ def test_budgets_are_equal_in_flops_steps_or_time():
   assert bert.num_steps / papers[0].num_steps == pytest.approx(1.45, abs=0.01)  # the paper's 1.45M and 1M steps
   sizes = plan("generator-size", "out", 1e16)
   assert len({row.num_steps for row in sizes}) == 1 and sizes[0].flops < sizes[1].flops < sizes[2].flops
-  given = plan("fast-vs-faithful", "out", 1e16)
-  assert [row.model.name for row in given] == ["faithful", "no attention dropout", "fast"]
-  assert given[2].config.train.batch_size == 4 * given[0].config.train.batch_size
-  assert given[2].flops == pytest.approx(given[0].flops, rel=1e-3) and ":" not in given[2].folder
-  speeds = {"electra_small": 0.2, "electra_no_attention_dropout": 0.1}
-  timed = plan("fast-vs-faithful", "out", 1e16, seconds_per_step=speeds)
-  assert timed[2].num_steps == 2 * timed[0].num_steps
-  assert "rows of equal time follow" in rows.describe(rows.tables()["fast-vs-faithful"], given)
+  faithful, _, longer, fast, timed = plan("fast-vs-faithful", "out", 1e16)
+  assert fast.config.train.batch_size == 4 * faithful.config.train.batch_size
+  assert fast.flops == pytest.approx(faithful.flops, rel=1e-3) and ":" not in fast.folder
+  assert longer.num_steps / faithful.num_steps == pytest.approx(5.08 / 5.02, rel=2e-3)
+  assert timed.num_steps / faithful.num_steps == pytest.approx(7.83 / 5.30 / 4, rel=2e-3)
   assert "1,266 M tokens" in rows.describe(rows.tables()["small-vs-bert"], [electra])
   assert [row.model.recipe for row in plan("table3", "out", 1e16, only=["electra_15"])] == ["evidence:electra_15"]
 
@@ -183,7 +180,6 @@ def test_mistakes_are_reported(arguments, changes, said):
 def fake_commands(monkeypatch, script):
   monkeypatch.setattr(runs, "pretrain_command", lambda row, place: [sys.executable, "-c", script, row.folder])
   monkeypatch.setattr(runs, "is_trained", lambda row: os.path.exists(os.path.join(row.folder, "done")))
-  monkeypatch.setattr(runs, "last_step", lambda folder: 7 * os.path.exists(os.path.join(folder, "..", "begun")))
 
 
 def place(tmp_path, **changes):
@@ -199,8 +195,8 @@ def run(planned, where, after=lambda: None, devices=("3", "5"), tasks=("rte",)):
 def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
   values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
-            "train_seconds": 0.0, "glue_seconds": 0.0, "glue_at_once": None, "probe": False, "only": "", "tasks": "",
-            "speed": [], "seeds": None, "max_train_examples": None, "glue_set": [], "grid": [], "glue_grid": [],
+            "glue_at_once": None, "probe": False, "only": "", "tasks": "",
+            "seeds": None, "max_train_examples": None, "glue_set": [], "grid": [], "glue_grid": [],
             "recipe": Tuning().recipe, "paper": "", "rates": "", "batch_sizes": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 
@@ -236,30 +232,24 @@ def test_tables_share_models_and_devices(tmp_path, monkeypatch):
   seen = {}
   use_flags(monkeypatch, tmp_path)
   monkeypatch.setattr(runs, "make", lambda row, tasks, *_, **__: seen.update({row.model.recipe: tasks}))
+  monkeypatch.setattr(runs, "prepare", lambda *_: None)
   tables = [record(name, tmp_path) for name in ("roberta-masking", "table3")]
-  planned = [row for table in tables for row in records.planned(str(tmp_path), table)]
-  command.run_rows(tables, {row.folder: row for row in planned})
+  command.run_rows(tables)
   assert set(seen) == {f"evidence:{name}" for name in ("bert_static", "bert_small", "electra_small", "all_tokens_mlm",
                                                        "replace_mlm", "electra_15")}
   assert seen["evidence:bert_static"] == ["mnli", "sst2"]
   assert sorted(seen["evidence:bert_small"]) == sorted(rows.GLUE)
 
 
-def test_a_limit_stops_with_a_checkpoint_and_a_failure_names_its_log(tmp_path, monkeypatch, capsys):
-  sleeps = ("import os, signal, sys, time; f = sys.argv[1]; os.makedirs(f + '/pretrain', exist_ok=True); "
-            f"signal.signal(signal.SIGTERM, lambda *_: (open(f + '/begun', 'w'), os._exit({Interrupted.STATUS}))); "
-            "open(f + '/ready', 'w'); time.sleep(30)")
-  fake_commands(monkeypatch, sleeps)
+def test_a_failure_names_its_log(tmp_path, monkeypatch):
   planned = plan("small-vs-bert", tmp_path)
-  run(planned, place(tmp_path, train_seconds=1.5))
-  assert "stopped at step 7 of 70 by the limit" in capsys.readouterr().out
   fake_commands(monkeypatch, "raise SystemExit('no such thing')")
   with pytest.raises(UserError, match="2 of 2 runs failed") as caught:
     run(planned, place(tmp_path))
   assert "no such thing" in caught.value.got and "pretrain.log" in caught.value.got
 
 
-def test_commands_carry_budget_data_and_limits_of_glue(tmp_path):
+def test_commands_carry_budget_data_and_settings_of_glue(tmp_path):
   row = plan("small-vs-bert", tmp_path, settings=["log.tensorboard=false"])[0]
   words = runs.pretrain_command(row, place(tmp_path))
   assert {"--config.eval.every_steps=7", "--config.train.num_steps=70", "--config.log.tensorboard=False",
@@ -419,30 +409,6 @@ def test_a_task_counts_at_its_best_learning_rate(tmp_path):
   for point, score in zip(finetuning.grid(["rte"], tuning), (0.6, 0.7)):
     leave_results(tmp_path, point, "accuracy", [score])
   assert figures.glue_figures(str(tmp_path), ["rte"], tuning)["rte"][0] == pytest.approx(70.0)
-
-
-def test_rows_of_equal_time_follow_the_measured_speeds(tmp_path):
-  table = record("fast-vs-faithful", tmp_path)
-  for row, speed in zip(plan("fast-vs-faithful", tmp_path), (1e6, 2e6)):
-    finish(row, 0.5, 3.0, speed)
-  planned = records.planned(str(tmp_path), table)
-  assert [row.num_steps for row in planned] == [70, 70, 140, 10]  # of :fast the speed is not known yet
-  assert {one["model"] for one in records.collect(str(tmp_path))} == {"faithful", "no attention dropout"}
-
-
-def test_rows_of_equal_time_by_speeds_that_were_measured_elsewhere(tmp_path, monkeypatch):
-  """Runs that share a device are slower than each would be alone."""
-  table = rows.tables()["fast-vs-faithful"]
-  use_flags(monkeypatch, tmp_path, speed=["electra_small=1e6", "electra_small:fast=3e6", "bert_static=2e6"])
-  record("fast-vs-faithful", tmp_path, speeds=command.given_speeds(table))
-  finish(plan("fast-vs-faithful", tmp_path)[0], 0.5, 3.0, 1e5)
-  record("fast-vs-faithful", tmp_path)  # resumes with the same
-  planned = records.planned(str(tmp_path), table)
-  assert [(row.model.name, row.num_steps) for row in planned[-2:]] == [("fast", 10), ("fast, equal time", 50)]
-  for wrong in ("electra_smal=1e6", "electra_small", "electra_small=0", "electra_small=nan"):
-    use_flags(monkeypatch, tmp_path, speed=[wrong])
-    with pytest.raises(UserError, match="--speed cannot be used"):
-      command.given_speeds(table)
 
 
 def test_a_folder_holds_one_budget_of_a_table_and_one_set_of_settings(tmp_path):
@@ -650,12 +616,11 @@ def test_a_failed_fine_tuning_names_its_log(tmp_path, monkeypatch):
 def test_later_tasks_start_from_the_best_mnli_run_and_more_seeds_are_run(tmp_path, monkeypatch):
   out, started = str(tmp_path), []
 
-  def call(running, words, log, size, limit):
+  def call(running, words, log, size):
     started.append(words)
     point = next(point for point in points if f"--workdir={point.folder(out)}" in words)
     if not os.path.exists(point.folder(out)):
       finish_point(point, out, [0.5 if point.rate == "1e-5" else 0.6])
-    return True
 
   monkeypatch.setattr(processes.Running, "call", call)
   tuning = Tuning(rates=["1e-5", "2e-5"], from_mnli=True)
@@ -696,7 +661,7 @@ def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch):
   records.record(out, table, budget, {}, "cmd")
   planned = records.planned(out, table)
 
-  def call(running, words, log, size, limit=0.0):
+  def call(running, words, log, size):
     calls.append(words[2])
     row = next(row for row in planned if any(row.workdir in word for word in words))
     if words[2].endswith("probe"):
@@ -706,7 +671,6 @@ def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch):
       given.data.shards_path = runs.shards_path(row, where)
       given.data.tokenizer.path = os.path.join(runs.tokenizer_folder(row, where), "tokenizer")
       pretrain.pretrain(given, row.workdir)
-    return True
 
   where = place(tmp_path)
   monkeypatch.setattr(processes.Running, "call", call)

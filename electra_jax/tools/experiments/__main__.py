@@ -1,9 +1,8 @@
 """The command of experiments: plan, run, publish."""
 
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -33,8 +32,7 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
 Tables: NAMES; `all` means those without a file in front.
 docs/experiments.md says what is equal, what the figures mean, and what lies where.
 
-Kill it at any moment, or set --train_seconds and --glue_seconds: the same command resumes, and what is finished is not
-run again."""
+Kill it at any moment: the same command resumes, and what is finished is not run again."""
 
 COMMAND_VARIABLE = "EXPERIMENTS_COMMAND"  # what to print as the command; launch/reproduce.sh sets it
 PLACES = tuple(f"--{name}=" for name in ("out", "data", "shards", "vocabulary", "glue", "devices"))
@@ -51,7 +49,7 @@ def names() -> list[str]:
 def place() -> runs.Place:
   """Where things are."""
   return runs.Place(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
-                    vocabulary=FLAGS.vocabulary, train_seconds=FLAGS.train_seconds, glue_seconds=FLAGS.glue_seconds)
+                    vocabulary=FLAGS.vocabulary)
 
 
 def budget() -> Budget:
@@ -74,25 +72,6 @@ def own_tuning() -> dict[str, Any]:
             "from_mnli": FLAGS.from_mnli, "ensemble": FLAGS.ensemble}
   defaults = Tuning._field_defaults
   return {key: value for key, value in values.items() if value and value != [""] and value != defaults[key]}
-
-
-def given_speeds(table: Table) -> dict[str, float]:
-  """Model.key -> tokens a second, from --speed.
-
-  Raises:
-    UserError: no number, or a recipe that no table has.
-  """
-  known, found = {model.key for one in (table, *rows_lib.tables().values()) for model in one.models}, {}
-  for one in FLAGS.speed:
-    key, _, number = one.partition("=")
-    try:
-      found[key] = float(number)
-    except ValueError:
-      found[key] = math.nan
-    if key not in known or not 0 < found[key] < math.inf:
-      raise UserError("--speed cannot be used", got=one, allowed=f"RECIPE=TOKENS_PER_SECOND, of {sorted(known)}",
-                      fix="use --speed=electra_small=1.6e6 --speed=electra_small:fast=2.4e6")
-  return {model.key: found[model.key] for model in table.models if model.key in found}
 
 
 def repeated() -> str:
@@ -127,14 +106,9 @@ def run(arguments: list[str]) -> None:
     return sweep(names)
   tables = chosen_tables(arguments)
   for table in tables:
-    records.record(FLAGS.out, table, budget()._replace(speeds=given_speeds(table)), own_tuning(), repeated())
+    records.record(FLAGS.out, table, budget(), own_tuning(), repeated())
     print(rows_lib.describe(table, records.planned(FLAGS.out, table, only())), flush=True)
-  finished: set[str] = set()
-  while rows := {row.folder: row for table in tables for row in records.planned(FLAGS.out, table, only())
-                 if row.folder not in finished}:  # again for those of equal time
-    runs.prepare(list(rows.values()), place())
-    run_rows(tables, rows)
-    finished |= rows.keys()
+  run_rows(tables)
   for table in tables:
     found = records.figures_of(FLAGS.out, table)
     text = "\n".join([report.table(table, found), "", *report.differences(table, found), ""])
@@ -145,16 +119,19 @@ def run(arguments: list[str]) -> None:
     print(f"\n{table.name}: {base}.md, {base}.png\n{text}")
 
 
-def run_rows(tables: Sequence[Table], rows: Mapping[str, Planned]) -> None:
+def run_rows(tables: Sequence[Table]) -> None:
   """All models of several tables at once, so that no device waits; a model that tables share has all their tasks."""
   running, facts = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
-  tasks, tunings = {folder: {} for folder in rows}, {}
+  rows: dict[str, Planned] = {}
+  tasks: dict[str, dict[str, None]] = {}  # folder of a model -> its tasks, each once, in order
+  tunings: dict[str, Tuning] = {}
   for table in tables:
+    wanted = [task for task in table.tasks if not FLAGS.tasks or task in FLAGS.tasks.split(",")]
     for row in records.planned(FLAGS.out, table, only()):
-      if row.folder in rows:
-        wanted = FLAGS.tasks.split(",") if FLAGS.tasks else table.tasks
-        tasks[row.folder] |= dict.fromkeys(task for task in table.tasks if task in wanted)  # each once, in order
-        tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
+      rows.setdefault(row.folder, row)
+      tasks.setdefault(row.folder, {}).update(dict.fromkeys(wanted))
+      tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
+  runs.prepare(list(rows.values()), place())
 
   def after_each() -> None:
     with running.changed:  # not two at once
@@ -171,7 +148,7 @@ def sweep(names: Sequence[str]) -> None:
     raise UserError("--glue is missing", got="nothing", allowed="GLUE's folders, or tfds:glue", fix="use --glue=GLUE")
   running = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 1)
   run_all([("GLUE", lambda: print(finetuning.sweep(
-    FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running, FLAGS.glue_seconds)))], running)
+    FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running)))], running)
 
 
 def publish(arguments: list[str]) -> None:
@@ -218,16 +195,12 @@ def define_flags() -> None:
   flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = one is trained on DATA.")
   flags.DEFINE_string("glue", "", "Folder with GLUE's folders, or tfds:glue; empty = no fine-tuning.")
   flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
-  flags.DEFINE_float("train_seconds", 0.0, "Stop each pre-training after so long, with a checkpoint; 0 = never.")
-  flags.DEFINE_float("glue_seconds", 0.0, "Stop each model's fine-tunings after so long; 0 = never.")
   flags.DEFINE_integer("glue_at_once", None, "Fine-tunings that share a device; default: 4, with --init_from 1.",
                        lower_bound=1)
   flags.DEFINE_integer("pretrainings", 1, "Of each model, with as many seeds.", lower_bound=1)
   flags.DEFINE_integer("points", 10, "Checkpoints and evaluations of each pre-training.", lower_bound=1)
   flags.DEFINE_bool("probe", False, "Keep and probe every checkpoint (experiments/probe.py).")
   flags.DEFINE_string("only", "", "Recipes of the table, with commas; empty = all.")
-  flags.DEFINE_multi_string("speed", [], "RECIPE=TOKENS_PER_SECOND alone on the device, for the rows of equal time; "
-                            "default: what its run reached, which says nothing where models shared the device.")
   flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
   flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: each pre-training once with every choice of values.")
   flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")

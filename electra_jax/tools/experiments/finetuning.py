@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -90,25 +89,23 @@ def command(point: Point, out: str, recipe: str, settings: Sequence[str]) -> lis
           *(f"--config.{setting}" for setting in settings)]
 
 
-def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_dir: str, running: Running,
-          limit: float = 0.0) -> str:
-  """Runs what is missing of a grid, and returns its table, also in OUT/summary.md; "" where the time was too short.
+def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_dir: str, running: Running) -> str:
+  """Runs what is missing of a grid, and returns its table, also in OUT/summary.md.
 
   Raises:
     Failed: a run has failed; the others have ended.
     Interrupted: everything was asked to stop.
   """
-  points, begun = grid(names, tuning), time.monotonic()
+  points = grid(names, tuning)
 
   def run_one(point: Point, start: str) -> Failed | None:
     recipe, settings = recipe_and_settings(point, tuning, start, data_dir)
-    left = limit - (time.monotonic() - begun) if limit else 0.0
-    if (limit and left <= 0) or is_finished(point, out, recipe, settings):
+    if is_finished(point, out, recipe, settings):
       return None
     print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}"
           f"{''.join(f', {one}' for one in point.others)}: {point.folder(out)}", flush=True)
     try:
-      running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1, left)
+      running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1)
     except Failed as error:
       return error
     return None
@@ -120,7 +117,7 @@ def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_d
       failed = [error for error in pool.map(run_one, group, [start] * len(group)) if error]
     if failed:
       raise Failed(f"{len(failed)} of {len(points)} runs failed, {failed[0]}")
-  return summarise(points, out, tuning.ensemble) if all(os.path.exists(p.results(out)) for p in points) else ""
+  return summarise(points, out, tuning.ensemble)
 
 
 def is_finished(point: Point, out: str, recipe: str, settings: Sequence[str]) -> bool:

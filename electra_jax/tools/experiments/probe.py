@@ -14,21 +14,19 @@ import os
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from jaxtyping import Float
 
 from electra_jax import main as main_lib
-from electra_jax import objectives
 from electra_jax.data import shards
 from electra_jax.data.sentences import Sentence
 from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
 from electra_jax.files import write_json
 from electra_jax.inference import pretraining_heads
-from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools.experiments.results import PROBE_FILE, read_probe
+from electra_jax.tools.import_weights import initial_params
 from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
@@ -104,16 +102,7 @@ def _pairs(first, second):
 
 def untrained(run: pretraining_heads.Run) -> pretraining_heads.Run:
   """The same run with the parameters of its initialisation: what the probe finds without any training."""
-  config = run.config
-  transformer = make_transformer_config(config.model, num_tokens=run.tokenizer.vocab_size, dtype="float32")
-  objective = objectives.make(transformer, config.generator, config.objective, max(config.train.num_steps, 2),
-                              np.ones(run.tokenizer.vocab_size, np.int64))
-  row = jnp.zeros((1, 8), jnp.int32)
-  slot = jnp.zeros((1, 1), jnp.int32)
-  batch = {"input_ids": row, "masked_input_ids": row, "token_type_ids": row, "attention_mask": row == 0,
-           "masked_positions": slot, "masked_ids": slot, "masked_weights": jnp.ones((1, 1)),
-           "nsp_label": jnp.zeros((1,), jnp.int32)}
-  return run._replace(params=jax.jit(objective.init)(jax.random.key(config.seed), batch), step=0)
+  return run._replace(params=jax.jit(initial_params(run.config, run.tokenizer))(), step=0)
 
 
 def probe(workdir: str) -> dict[int, list[float]]:

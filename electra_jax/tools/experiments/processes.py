@@ -1,4 +1,4 @@
-"""Processes of an experiment: devices that runs share, time limits, signals, and the end of everything on a failure."""
+"""Processes of an experiment: devices that runs share, signals, and the end of everything on a failure."""
 
 import contextlib
 import os
@@ -44,11 +44,8 @@ class Running:
         self.free[number] += size
         self.changed.notify_all()
 
-  def call(self, command: Sequence[str], log: str, size: int, limit: float = 0.0) -> bool:
-    """Runs a command on `size` places, its output in `log`; whether it came to its end.
-
-    Args:
-      limit: seconds after which it is asked to stop; 0 = never.
+  def call(self, command: Sequence[str], log: str, size: int) -> None:
+    """Runs a command on `size` places to its end, its output in `log`.
 
     Raises:
       Failed: it ended badly.
@@ -68,16 +65,15 @@ class Running:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
       self.processes.add(process)
       try:
-        status, has_ended = _wait(process, limit)
+        status = process.wait()
       finally:
         _signal_group(process, signal.SIGKILL)  # whatever is left of the group
         self.processes.discard(process)
     if self.stopped:
       raise Interrupted
-    if status and has_ended:
+    if status:
       with open(log, encoding="utf-8", errors="replace") as file:
         raise Failed(f"{log}:\n" + "".join(file.readlines()[-6:]))
-    return has_ended
 
   def end_stragglers(self) -> None:
     """Kills what goes on long after it was asked to stop; the groups would outlive this process."""
@@ -136,18 +132,6 @@ def run_all(jobs: Sequence[tuple[str, Callable[[], object]]], running: Running) 
     raise UserError(f"{len(failed)} of {len(jobs)} runs failed", got="\n    ".join(failed),
                     allowed="runs that end well", fix="correct what it says and start the same command "
                     "again; what is finished stays")
-
-
-def _wait(process: subprocess.Popen, limit: float) -> tuple[int, bool]:
-  """(exit status, whether it ended by itself)."""
-  try:
-    return process.wait(limit or None), True
-  except subprocess.TimeoutExpired:
-    _signal_group(process, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-      return process.wait(GRACE_SECONDS), False
-    _signal_group(process, signal.SIGKILL)
-    return process.wait(), False
 
 
 def _signal_group(process: subprocess.Popen, number: int) -> None:

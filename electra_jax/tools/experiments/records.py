@@ -36,8 +36,7 @@ def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], co
     UserError: the folder has runs of another budget or with other settings.
   """
   before = recorded(out)
-  budget = budget._replace(flops=budget.flops or (None if budget.steps else table.flops),
-                           speeds=budget.speeds or before.get(table.name, {}).get("budget", {}).get("speeds", {}))
+  budget = budget._replace(flops=budget.flops or (None if budget.steps else table.flops))
   for name, facts in before.items():
     other = Budget(**facts["budget"])
     if list(other.settings) != list(budget.settings):
@@ -68,16 +67,10 @@ def tuning_folder(tuning: Mapping[str, Any]) -> str:
 
 
 def planned(out: str, table: Table, only: Sequence[str] = ()) -> list[Planned]:
-  """The models of a table that was run, those of equal time too where the speeds are known."""
+  """The models of a table that was run."""
   facts = recorded(out)[table.name]
-  budget, tuning, seconds = Budget(**facts["budget"]), Tuning(**facts["tuning"]), {}
-  for row in rows.plan(table, out, budget._replace(pretrainings=1)):
-    measured = {one["metric"]: one for one in results.rows_of(table, row, "", tuning)}.get("train/tokens_per_second")
-    is_finished = measured and measured["steps"] == measured["planned_steps"]
-    if speed := budget.speeds.get(row.model.key, measured["value"] if is_finished else None):
-      seconds[row.model.key] = row.config.train.batch_size * row.config.data.sequence_length / speed
   return [row._replace(fine_tuning=facts["fine_tuning"])
-          for row in rows.plan(table, out, budget, seconds_per_step=seconds, only=only)]
+          for row in rows.plan(table, out, Budget(**facts["budget"]), only=only)]
 
 
 def figures_of(out: str, table: Table) -> list[dict]:

@@ -3,7 +3,7 @@
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, FrozenConfigDict
@@ -22,11 +22,9 @@ class Model(NamedTuple):
 
   name: str
   recipe: str  # as --config names it
-  key: str  # as --only and --speed name it: ROW or ROW:VARIANT
+  key: str  # as --only names it: ROW or ROW:VARIANT
   paper: dict[str, float]  # metric -> what the paper prints
-  # What is equal. flops: the budget's | steps:NAME: as many as that model's, steps:NAME*3: three times as many |
-  # seconds:NAME: as long as that model took
-  equal: str = "flops"
+  steps_of: tuple[str, float] | None = None  # so many times the steps of that model, in place of equal FLOPs
   settings: tuple[str, ...] = ()  # KEY=VALUE on the recipe, of a point of a grid
 
 
@@ -53,7 +51,6 @@ class Budget(NamedTuple):
   pretrainings: int = 1  # of each model, with as many seeds
   points: int = 10  # checkpoints and evaluations of a run
   probe: bool = False  # whether all checkpoints are kept, to be probed
-  speeds: Mapping[str, float] = {}  # Model.key -> tokens a second, measured elsewhere
 
 
 class Planned(NamedTuple):
@@ -88,17 +85,17 @@ class Planned(NamedTuple):
 
 def tables(file: str = FILES[0], variant: str = "") -> dict[str, Table]:
   """Name -> table of configs/FILE.py, its recipes with a further variant."""
-  module, found = recipes.load_file(recipes.find(file)), {}
+  module, by_name = recipes.load_file(recipes.find(file)), {}
   for name, own in module.TABLES.items():
     row: dict[str, Any] = {"flops": getattr(module, "FLOPS", None),
                            "fine_tuning": getattr(module, "FINE_TUNING", ()), **own}
-    metrics, equal = row.get("metrics", (AVERAGE,)), row.pop("equal", {})
+    metrics, steps_of = row.get("metrics", (AVERAGE,)), row.pop("steps_of", {})
     models = tuple(Model(label, f"{file}:{recipe}" + f",{variant}" * bool(variant), recipe.replace(",", ":"),
-                         dict(zip(metrics, paper)), equal.get(label, "flops"))
+                         dict(zip(metrics, paper)), steps_of.get(label))
                    for label, (recipe, *paper) in row.pop("rows").items())
     full_name = name if file == FILES[0] else f"{file}:{name}"
-    found[name] = Table(full_name + f",{variant}" * bool(variant), models, **row)
-  return found
+    by_name[name] = Table(full_name + f",{variant}" * bool(variant), models, **row)
+  return by_name
 
 
 def tables_of(arguments: Sequence[str]) -> list[Table]:
@@ -109,13 +106,13 @@ def tables_of(arguments: Sequence[str]) -> list[Table]:
   """
   if list(arguments) == ["all"]:
     return list(tables().values())
-  found, models = [], []
+  chosen, models = [], []
   for argument in arguments or [""]:
     path, _, rest = argument.rpartition(":")
     file = os.path.basename(path).removesuffix(".py") or FILES[0]
     name, _, variant = rest.partition(",")
     if file in FILES and name in tables(file):
-      found.append(tables(file, variant)[name])
+      chosen.append(tables(file, variant)[name])
     elif os.path.isfile(recipes.find(argument).partition(":")[0]):
       models.append(Model(slug(argument), argument, argument, {}))
     else:
@@ -124,7 +121,7 @@ def tables_of(arguments: Sequence[str]) -> list[Table]:
   if len({model.name for model in models}) < len(models):
     raise UserError("Two recipes have the same name", got=", ".join(model.recipe for model in models),
                     allowed="files of different names", fix="rename one of them")
-  return [*found, Table("recipes", tuple(models))] if models else found
+  return [*chosen, Table("recipes", tuple(models))] if models else chosen
 
 
 def with_grid(table: Table, grid: Sequence[str]) -> Table:
@@ -138,10 +135,8 @@ def with_grid(table: Table, grid: Sequence[str]) -> Table:
     return ", ".join([name, *choice])
 
   def point(model: Model, choice: tuple[str, ...]) -> Model:
-    kind, colon, other = model.equal.partition(":")
-    other, star, factor = other.partition("*")
-    return model._replace(name=named(model.name, choice), settings=choice,
-                          equal=kind + colon + (named(other, choice) if other else "") + star + factor)
+    steps_of = (named(model.steps_of[0], choice), model.steps_of[1]) if model.steps_of else None
+    return model._replace(name=named(model.name, choice), settings=choice, steps_of=steps_of)
 
   return table._replace(models=tuple(point(model, choice) for model in table.models for choice in combinations(grid)))
 
@@ -175,37 +170,29 @@ def folder_part(setting: str) -> str:
   return re.sub(r"[^\w.=-]+", "_", setting.split(".", 1)[-1])
 
 
-def plan(table: Table, out: str, budget: Budget, *, seconds_per_step: Mapping[str, float] | None = None,
-         only: Sequence[str] = ()) -> list[Planned]:
+def plan(table: Table, out: str, budget: Budget, *, only: Sequence[str] = ()) -> list[Planned]:
   """Every pre-training of a table with the steps that its budget pays for; nothing is written.
 
-  Models of equal time are left out until `seconds_per_step` has their own speed and the other model's. The first
-  pre-trainings of all models come first. Tables share a model: its folder is named by recipe and steps.
+  The first pre-trainings of all models come first. Tables share a model: its folder is named by recipe and steps.
 
   Raises:
     UserError: a setting does not exist, a recipe cannot be loaded, or the budget is none.
   """
-  speeds, rows = seconds_per_step or {}, {}
-  total = budget.flops or table.flops
+  rows, total = {}, budget.flops or table.flops
   if (budget.steps and budget.flops) or not (budget.steps or total):
     raise UserError("The budget is unclear", got=f"--steps={budget.steps} --flops={budget.flops}",
                     allowed="one of the two", fix="use --steps=200, or --flops=1e15")
   for model in table.models:
-    kind, _, other = model.equal.partition(":")
-    other, _, factor = other.partition("*")
-    if kind == "seconds" and not {model.key, rows[other].model.key} <= speeds.keys():
-      continue
     _, given = recipes.load(model.recipe)
     own_length = _override(given, [*budget.settings, *model.settings])
     config_lib.fit_dispatches(given)
     updates = given.train.steps_per_dispatch
-    if kind == "flops":
+    if model.steps_of:
+      other, times = model.steps_of
+      steps = config_lib.whole_dispatches(round(times * rows[other].num_steps), updates)
+    else:
       steps = budget.steps or config_lib.whole_dispatches(
         flops.steps_within(config_lib.resolve(given), total or 0.0), updates)
-    else:
-      steps = rows[other].num_steps * int(factor or 1)
-    if kind == "seconds":
-      steps = config_lib.whole_dispatches(round(steps * speeds[rows[other].model.key] / speeds[model.key]), updates)
     set_steps(given, steps)
     recipes.override(given, own_length)
     every = config_lib.whole_dispatches(steps // budget.points, updates)
@@ -263,6 +250,4 @@ def describe(table: Table, rows: Sequence[Planned]) -> str:
     lines.append(f"  {row.model.name:{width}} {row.model.recipe:40} {row.num_steps:>9,} steps of "
                  f"{row.config.train.batch_size:>5} = {row.flops:.3g} FLOPs, at most {tokens / 1e6:,.0f} M tokens"
                  + f", {len(others) + 1} pre-trainings" * bool(others))
-  if any(model.equal.startswith("seconds:") and model not in [row.model for row in rows] for model in table.models):
-    lines.append("  (rows of equal time follow when the speeds are measured)")
   return "\n".join(lines)

@@ -16,7 +16,7 @@ from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
 from electra_jax.tools.experiments import finetuning, results
 from electra_jax.tools.experiments.finetuning import Tuning
-from electra_jax.tools.experiments.processes import Failed, Running
+from electra_jax.tools.experiments.processes import Running
 from electra_jax.tools.experiments.rows import Planned
 from electra_jax.training import checkpoints
 
@@ -25,14 +25,12 @@ NOT_IN_SHARDS = ("path", "masking", "reader", "num_workers", "shards_path")
 
 
 class Place(NamedTuple):
-  """Where the data is, and how long a run may take."""
+  """Where the data is."""
 
   data: str  # data.path of the corpus; "" = the recipes' own, or what the shards were made from
   shards: str  # folder of the tokenizers and shards
   vocabulary: str = ""  # published vocabulary; "" = one is trained on the corpus
   glue: str = ""  # folder of GLUE's folders; "" = no fine-tuning
-  train_seconds: float = 0.0  # wall-clock limit of each pre-training; 0 = none
-  glue_seconds: float = 0.0  # of each sweep
 
 
 def tokenizer_folder(row: Planned, place: Place) -> str:
@@ -101,12 +99,7 @@ def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, runni
     print(f"{name}: pre-training is finished", flush=True)
   else:
     print(f"{name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
-    log = os.path.join(row.folder, "pretrain.log")
-    if not running.call(pretrain_command(row, place), log, running.at_once, place.train_seconds):
-      step = last_step(row.workdir)
-      print(f"{name}: stopped at step {step:,} of {row.num_steps:,} by the limit", flush=True)
-      if not step:
-        raise Failed("stopped before the first checkpoint")
+    running.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), running.at_once)
   after_each()
   if probe:
     running.call([sys.executable, "-m", "electra_jax.tools.experiments.probe", f"--workdir={row.workdir}"],
@@ -114,7 +107,7 @@ def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, runni
     after_each()
   if place.glue:
     folder = results.sweep_folder(row, last_step(row.workdir))
-    finetuning.sweep(folder, row.workdir, tasks, tuning, place.glue, running, place.glue_seconds)
+    finetuning.sweep(folder, row.workdir, tasks, tuning, place.glue, running)
     after_each()
 
 
