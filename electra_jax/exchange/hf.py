@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
+import safetensors.numpy
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed, named
@@ -122,25 +122,17 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
   if bad or missing:
     raise UserError("Parts of the weights are missing", got=f"{path} names {named(bad or missing)}",
                     allowed="every file of the index, in its folder", fix="download the missing files")
-  found = {}
+  tensors = {}
   for shard in shards:
-    found |= _read_file(os.path.join(folder, shard))
-  lost = sorted(places.keys() - found.keys())
-  if lost:
+    tensors |= _read_file(os.path.join(folder, shard))
+  if lost := sorted(places.keys() - tensors.keys()):
     raise _damaged(path, f"no shard holds {named(lost)}")
-  return found
+  return tensors
 
 
 def _read_file(path: str) -> dict[str, np.ndarray]:
-  return _read_safetensors(path) if path.endswith(".safetensors") else _read_bin(path)
-
-
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-  try:
-    import safetensors.numpy
-  except ImportError as error:
-    raise UserError("Reading these weights needs safetensors", got=error, allowed="safetensors 0.4 or newer",
-                    fix="pip install safetensors") from error
+  if not path.endswith(".safetensors"):
+    return _read_bin(path)
   try:
     return safetensors.numpy.load_file(path)
   except Exception as error:  # SafetensorError, OSError, KeyError of an unknown type
@@ -149,21 +141,21 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 def _read_bin(path: str) -> dict[str, np.ndarray]:
   """A state dict of torch.save, or the one in a training checkpoint."""
-  found = torch_files.load(path)
-  if isinstance(found, dict):
-    found = next((found[key] for key in STATE_DICTS if isinstance(found.get(key), dict)), found)
-  others = [f"{name!r}, a {type(value).__name__}" for name, value in found.items() if not hasattr(value, "numpy")
-            ] if isinstance(found, dict) else [f"a {type(found).__name__}"]
+  content = torch_files.load(path)
+  if isinstance(content, dict):
+    content = next((content[key] for key in STATE_DICTS if isinstance(content.get(key), dict)), content)
+  others = [f"{name!r}, a {type(value).__name__}" for name, value in content.items() if not hasattr(value, "numpy")
+            ] if isinstance(content, dict) else [f"a {type(content).__name__}"]
   if others:
     raise UserError("The weights are not a table of tensors", got=f"{path} holds{listed(others, most=5)}",
                     allowed="{name: tensor}, also below one of " + ", ".join(map(repr, STATE_DICTS)),
                     fix="save the state dict alone: torch.save(model.state_dict(), 'pytorch_model.bin')")
-  return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in found.items()}
+  return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in content.items()}
 
 
 def _damaged(path: str, error: object) -> UserError:
-  said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-  return UserError("The weights cannot be read", got=f"{path}: {said[0][:200]}", allowed="a complete file",
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+  return UserError("The weights cannot be read", got=f"{path}: {lines[0][:200]}", allowed="a complete file",
                    fix="download or copy it again")
 
 
@@ -172,15 +164,15 @@ def _damaged(path: str, error: object) -> UserError:
 
 def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
   """Names as the newest transformers has them: older ones say gamma and beta, a bare encoder has no prefix."""
-  found, is_bare = {}, "embeddings.LayerNorm.weight" in tensors or "embeddings.LayerNorm.gamma" in tensors
+  renamed, is_bare = {}, "embeddings.LayerNorm.weight" in tensors or "embeddings.LayerNorm.gamma" in tensors
   for name, value in tensors.items():
     if BUFFERS.fullmatch(name):
       continue
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
     if is_bare and name.startswith(("embeddings.", "embeddings_project.", "encoder.", "pooler.")):
       name = f"{family}.{name}"
-    found[name] = value if value.dtype == np.float32 else np.asarray(value, np.float32)
-  return found
+    renamed[name] = np.asarray(value, np.float32)
+  return renamed
 
 
 def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> dict[str, np.ndarray]:
@@ -208,24 +200,19 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
   inside = [n for n in unknown if n.startswith(f"{prefix}.") and ".pooler." not in n]
   faults += [f"{name} {tensors[name].shape} is unknown" for name in inside]
   faults += [f"{name} is missing" for name in hf_config.missing_of_heads(config, tensors)]
-  if faults:
-    raise UserError(f"The weights are not those of a plain {family} model",
-                    got=f"{folder}:{listed(faults)}",
-                    allowed="the encoder's own tensors, whole heads, an output table tied to the tokens'",
-                    fix="check which model it is; variants with other layers cannot be imported")
-  if unknown:
-    logging.warning("Not imported from %s, as they belong to no head here: %s", folder, named(unknown))
+  mapping.check_names(f"The weights are not those of a plain {family} model", folder,
+                      "the encoder's own tensors, whole heads, an output table tied to the tokens'", faults, unknown)
   return {name: value for name, value in tensors.items() if name not in unknown}
 
 
 def _check_sizes(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
   """Vocabulary and layers of config.json are those of the weights; other sizes are checked where the model is built."""
   table = tensors.get(f"{family}.{TABLE}")
-  layers = {match.group(1) for name in tensors if (match := re.search(r"\.encoder\.layer\.(\d+)\.", name))}
-  for key, size, where in (("vocab_size", None if table is None else len(table), f"rows in {family}.{TABLE}"),
-                           ("num_hidden_layers", len(layers), f"layers in {family}.encoder")):
+  num_layers = mapping.num_layers(tensors)
+  for key, what, size, where in (
+      ("vocab_size", "vocabulary", None if table is None else len(table), f"rows in {family}.{TABLE}"),
+      ("num_hidden_layers", "number of layers", num_layers, f"layers in {family}.encoder")):
     if size is not None and size != config[key]:
-      what = "vocabulary" if key == "vocab_size" else "number of layers"
       raise UserError(f"config.json and the weights disagree about the {what}",
                       got=f"{key}={config[key]}, {size} {where} of {folder}", allowed="equal numbers",
                       fix="use the config.json that belongs to the weights")
@@ -277,9 +264,9 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
   outputs = params.get("classification_head/output/bias", params.get("tagging_head/output/bias"))
   if outputs is not None:
     labels = labels or [f"LABEL_{i}" for i in range(len(outputs))]
-  known = mapping.FAMILIES[family][1]
+  rows = mapping.FAMILIES[family][1]
   for head in heads:
-    lacking = [path for path in known if path.startswith(f"{head}/") and path not in params]
+    lacking = [path for path in rows if path.startswith(f"{head}/") and path not in params]
     if lacking:
       raise UserError("No class of transformers has this head", got=f"{head} without {', '.join(lacking)}",
                       allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
@@ -292,14 +279,8 @@ def write_network(folder: str, weights: Weights) -> None:
   """config.json and model.safetensors, float32, into a folder that exists.
 
   Raises:
-    UserError: safetensors is not installed.
     OSError: the disk refuses.
   """
-  try:
-    import safetensors.numpy
-  except ImportError as error:
-    raise UserError("Writing these weights needs safetensors", got=error, allowed="safetensors 0.4 or newer",
-                    fix="pip install safetensors, or use --format=msgpack") from error
   with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
     json.dump(weights.config, file, indent=2, sort_keys=True)
     file.write("\n")

@@ -1,7 +1,9 @@
 """config.json: Hugging Face's description of a model from ours, and ours from theirs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
@@ -36,6 +38,7 @@ ARCHITECTURES = {
     ("roberta", "Roberta", {"mlm_head": "RobertaForMaskedLM"}),
     ("electra", "Electra", {"rtd_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM"}))
 }
+HEAD_SIZE = 64  # width of one attention head of every published BERT, RoBERTa and ELECTRA; tensors do not show it
 FINE_TUNING = ("classification_head", "span_head", "multiple_choice_head", "tagging_head")
 
 
@@ -57,9 +60,7 @@ def missing_of_heads(config: dict, tensors: Iterable[str]) -> list[str]:
   ['discriminator_predictions.dense_prediction.bias']
   """
   family, names = config["model_type"], set(tensors)
-  rows: dict[str, set[str]] = {}
-  for ours, theirs in mapping.FAMILIES[family][1].items():
-    rows.setdefault(ours.split("/")[0], set()).add(theirs)
+  rows = mapping.head_rows(family)
   explained = set().union(*(wanted for wanted in rows.values() if wanted <= names))
   named = {head for head, name in ARCHITECTURES[family].items() if name in (config.get("architectures") or ())}
   begun = {head: {name for name in wanted & names if ".pooler." not in name} for head, wanted in rows.items()}
@@ -119,6 +120,20 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer: Tokenizer,
   return config
 
 
+def from_shapes(family: str, tensors: Mapping[str, np.ndarray], **known: Any) -> dict:
+  """config.json of an encoder by the shapes of its tensors; what these do not show is `known`, or BERT's."""
+  vocab_size, embedding_size = tensors[f"{family}.embeddings.word_embeddings.weight"].shape
+  intermediate_size, hidden_size = tensors[f"{family}.encoder.layer.0.intermediate.dense.weight"].shape
+  return {"model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
+          "intermediate_size": intermediate_size, "num_hidden_layers": mapping.num_layers(tensors),
+          "num_attention_heads": max(1, hidden_size // HEAD_SIZE),
+          "max_position_embeddings": len(tensors[f"{family}.embeddings.position_embeddings.weight"]),
+          "type_vocab_size": len(tensors[f"{family}.embeddings.token_type_embeddings.weight"]),
+          "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+          "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0,
+          **({"embedding_size": embedding_size} if family == "electra" else {}), **known}
+
+
 def scores_of(config: dict, num_labels: int) -> str:
   """What transformers' pipeline makes of a classifier's logits: softmax | sigmoid (each label by itself) | none."""
   problem = config.get("problem_type")
@@ -150,13 +165,13 @@ def to_model(config: dict, where: str) -> dict:
   given: dict[str, Any] = OPTIONAL | config
   _check_values(given, where)
   missing = [key for key in ("vocab_size", *SAME) if given.get(key) is None]
-  odd = [f"{key}={given[key]!r}" for key, allowed in (
+  unbuilt = [f"{key}={given[key]!r}" for key, allowed in (
     ("hidden_act", (*ACTIVATIONS, None)), ("position_embedding_type", ("absolute", None)),
     ("tie_word_embeddings", (True,)), ("is_decoder", (False, None)), ("pruned_heads", ({}, None)))
     if key in given and given[key] not in allowed]
-  if missing or odd:
+  if missing or unbuilt:
     raise UserError("config.json does not describe an encoder that is built here",
-                    got=f"{where}: " + named([f"no {key}" for key in missing] + odd),
+                    got=f"{where}: " + named([f"no {key}" for key in missing] + unbuilt),
                     allowed=f"{', '.join(SAME)}; hidden_act of {', '.join(ACTIVATIONS)}; absolute positions, tied "
                     "output table, every head kept", fix="use a plain BERT, RoBERTa or ELECTRA")
   model = {key: given[key] for key in SAME} | {"vocab_size": given["vocab_size"]}

@@ -1,11 +1,12 @@
-"""Names of parameters elsewhere: one table per family, read in both directions (Hugging Face's names)."""
+"""Names of parameters in Hugging Face's files: one table per family, read in both directions."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from absl import logging
 
-from electra_jax.errors import UserError, listed
+from electra_jax.errors import UserError, listed, named
 
 # Ours (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number; a kernel
 # [in, out] is stored transposed there, a table as it is.
@@ -112,16 +113,46 @@ def is_known(name: str, family: str) -> bool:
   return name in heads.values() or template in {f"{prefix}.{theirs}" for theirs in ENCODER.values()}
 
 
+def encoder_rows(num_layers: int) -> dict[str, str]:
+  """ENCODER with every layer written out: ours (layer_7) -> theirs."""
+  return {ours.replace("{n}", str(n)): theirs.replace("{n}", str(n)) for ours, theirs in ENCODER.items()
+          for n in (range(num_layers) if "{n}" in ours else (0,))}
+
+
+def num_layers(names: Iterable[str], pattern: str = r"\.encoder\.layer\.(\d+)\.") -> int:
+  """How many layers tensors are of: one more than the largest number, the pattern's group, in their names."""
+  return max((int(match[1]) + 1 for name in names if (match := re.search(pattern, name))), default=0)
+
+
+def head_rows(family: str) -> dict[str, set[str]]:
+  """Our head -> the names of its tensors, in the order of the table."""
+  rows: dict[str, set[str]] = {}
+  for ours, theirs in FAMILIES[family][1].items():
+    rows.setdefault(ours.split("/")[0], set()).add(theirs)
+  return rows
+
+
+def check_names(what: str, where: str, allowed: str, faults: Sequence[str], left_over: Sequence[str]) -> None:
+  """Says in a warning which tensors of a checkpoint belong to no model here.
+
+  Raises:
+    UserError: there are faults: tensors that are missing, unknown within the model, or untied.
+  """
+  if faults:
+    raise UserError(what, got=f"{where}:{listed(list(faults))}", allowed=allowed,
+                    fix="check which model it is; variants with other layers cannot be imported")
+  if left_over:
+    logging.warning("Not imported from %s, as they belong to no model here: %s", where, named(left_over))
+
+
 def heads_in(tensors: Iterable[str], family: str) -> tuple[str, ...]:
   """Which of our heads a network has: those of which every tensor is there, in the order of the table.
 
   >>> heads_in(["qa_outputs.weight", "qa_outputs.bias", "classifier.bias"], "electra")
   ('span_head',)
   """
-  rows, names = {}, set(tensors)
-  for ours, theirs in FAMILIES[family][1].items():
-    rows.setdefault(ours.split("/")[0], set()).add(theirs)
-  return tuple(head for head, wanted in rows.items() if wanted <= names)
+  names = set(tensors)
+  return tuple(head for head, wanted in head_rows(family).items() if wanted <= names)
 
 
 def to_hf(params: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
@@ -135,7 +166,7 @@ def from_hf(tensors: dict[str, np.ndarray], paths: dict[str, tuple[int, ...]], f
   Raises:
     UserError: names every tensor that is missing or has another shape.
   """
-  found, faults = {}, []
+  params, faults = {}, []
   for path, shape in paths.items():
     name = their_name(path, family)
     value = tensors.get(name)
@@ -145,9 +176,9 @@ def from_hf(tensors: dict[str, np.ndarray], paths: dict[str, tuple[int, ...]], f
     value = value.T if path.endswith("/kernel") else value
     if value.shape != shape:
       faults.append(f"{name} has shape {tensors[name].shape}, which does not give {shape} for {path}")
-    found[path] = value
+    params[path] = value
   if faults:
     raise UserError(f"The weights are not those of this {family} model", got=listed(faults),
                     allowed="every tensor of the model with its shape",
                     fix="set the config.model sizes to those of the weights' config.json")
-  return found
+  return params

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from absl import logging
 
-from electra_jax.errors import UserError, listed, named
-from electra_jax.exchange import mapping
+from electra_jax.errors import UserError, named
+from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.weights import Weights
 
 # Last part of our path -> of the TensorFlow name; a bias is `beta` where it belongs to a layer norm.
@@ -51,7 +50,9 @@ NETWORKS = {
   "electra": {"discriminator": Network(("electra",), ("discriminator_predictions",)),
               "generator": Network(("generator", "electra"), ("generator_predictions",))},
 }
-HEAD_SIZE = 64  # width of one attention head of every published BERT and ELECTRA; the variables do not show it
+# Keys of the configuration beside a checkpoint that its variables do not show.
+GIVEN = ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
+         "initializer_range")
 
 
 def find(path: str) -> str | None:
@@ -65,13 +66,13 @@ def find(path: str) -> str | None:
     return prefix
   if not os.path.isdir(path):
     return None
-  found = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
+  names = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
   chosen = _named_by_state_file(path)
-  if len(found) > 1 and chosen not in found:
-    raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {named(found)}",
+  if len(names) > 1 and chosen not in names:
+    raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {named(names)}",
                     allowed="one, or a file `checkpoint` that names one",
-                    fix=f"name it: {os.path.join(path, found[-1])}")
-  return os.path.join(path, chosen if chosen in found else found[0]) if found else None
+                    fix=f"name it: {os.path.join(path, names[-1])}")
+  return os.path.join(path, chosen if chosen in names else names[0]) if names else None
 
 
 def _named_by_state_file(folder: str) -> str | None:
@@ -108,22 +109,18 @@ def read(path: str) -> dict[str, Weights]:
   names = {name: _names_of(shapes, family, network) for name, network in present.items()}
   _check_names(shapes, {theirs for of_network in names.values() for theirs in of_network.values()}, prefix)
   given = _given_config(os.path.dirname(prefix))
-  arrays = {theirs: _array(reader, theirs, prefix) for of_network in names.values() for theirs in of_network.values()}
-  found = {}
+  weights = {}
   for name, of_network in names.items():
-    tensors = {hf: arrays[theirs].T if theirs.endswith("/kernel") else arrays[theirs]
-               for hf, theirs in of_network.items()}
+    tensors = {hf: _tensor(reader, theirs, prefix) for hf, theirs in of_network.items()}
     # A bert_config.json is of the kept encoder; a generator is narrower, and its variables tell how much.
-    found[name] = Weights(_config(tensors, family, {} if name == "generator" else given), tensors)
-  return found
+    config = hf_config.from_shapes(family, tensors, **({} if name == "generator" else given))
+    weights[name] = Weights(config, tensors)
+  return weights
 
 
 def _open(prefix: str):
-  try:
-    import tensorflow as tf
-  except ImportError as error:
-    raise UserError("Reading a TensorFlow checkpoint needs TensorFlow", got=error, allowed="any TensorFlow 2",
-                    fix="pip install tensorflow-cpu") from error
+  import tensorflow as tf  # takes seconds
+
   if glob.has_magic(prefix):
     raise UserError("TensorFlow cannot read a checkpoint under this path", got=prefix,
                     allowed="a path without [ ] * ?, which it takes for a pattern",
@@ -131,19 +128,23 @@ def _open(prefix: str):
   try:
     return tf.train.load_checkpoint(prefix)
   except Exception as error:  # TensorFlow's own classes of errors, or RuntimeError
-    raise UserError("The TensorFlow checkpoint cannot be read", got=f"{prefix}: {str(error).splitlines()[0][:200]}",
-                    allowed="the .index file and every .data file of a checkpoint, complete",
-                    fix="download or copy it again") from error
+    raise _damaged(prefix, error) from error
 
 
-def _array(reader, name: str, prefix: str) -> np.ndarray:
+def _tensor(reader, name: str, prefix: str) -> np.ndarray:
+  """A variable as Hugging Face has it: kernels [out, in]."""
   try:
-    return np.asarray(reader.get_tensor(name), np.float32)
+    value = np.asarray(reader.get_tensor(name), np.float32)
   except Exception as error:  # as above
-    raise UserError("A variable of the TensorFlow checkpoint cannot be read",
-                    got=f"{name} in {prefix}: {(str(error).splitlines() or [''])[0][:200]}",
-                    allowed="the .index file and every .data file of a checkpoint, complete",
-                    fix="download or copy it again") from error
+    raise _damaged(f"{name} in {prefix}", error) from error
+  return value.T if name.endswith("/kernel") else value
+
+
+def _damaged(where: str, error: Exception) -> UserError:
+  return UserError("The TensorFlow checkpoint cannot be read",
+                   got=f"{where}: {[*str(error).splitlines(), ''][0][:200]}",
+                   allowed="the .index file and every .data file of a checkpoint, complete",
+                   fix="download or copy it again")
 
 
 def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
@@ -163,14 +164,14 @@ def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
 def tf_name(ours: str, hf: str) -> str:
   """The TensorFlow name, below its scope, of our path and Hugging Face's name for it.
 
-  >>> tf_name("layer_{n}/feed_forward/layer_norm/scale", "encoder.layer.{n}.output.LayerNorm.weight")
-  'encoder/layer_{n}/output/LayerNorm/gamma'
+  >>> tf_name("layer_7/feed_forward/layer_norm/scale", "encoder.layer.7.output.LayerNorm.weight")
+  'encoder/layer_7/output/LayerNorm/gamma'
   """
   if hf in IRREGULAR:
     return IRREGULAR[hf]
   parent, last = ours.rsplit("/", 1)
   ending = "/beta" if last == "bias" and parent.endswith("layer_norm") else ENDINGS[last]
-  return re.sub(r"/layer/(?=\{n\}|\d)", "/layer_", hf.rsplit(".", 1)[0].replace(".", "/")) + ending
+  return re.sub(r"/layer/(?=\d)", "/layer_", hf.rsplit(".", 1)[0].replace(".", "/")) + ending
 
 
 def _under(scope: str, shapes: Iterable[str]) -> bool:
@@ -182,14 +183,10 @@ def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Network)
   prefix, heads = mapping.FAMILIES[family]
   scope = next(scope for scope in network.scopes if _under(f"{scope}/encoder", shapes))
   tables = next((scope for scope in network.scopes if _under(f"{scope}/embeddings", shapes)), scope)
-  numbers = [int(match.group(1)) for name in shapes if (match := re.match(rf"{scope}/encoder/layer_(\d+)/", name))]
   names = {}
-  for ours, hf in mapping.ENCODER.items():
-    if ours.startswith("embeddings_project/") and not _under(f"{scope}/embeddings_project", shapes):
-      continue
-    template = f"{tables if ours.startswith('embeddings/') else scope}/{tf_name(ours, hf)}"
-    for n in range(max(numbers) + 1) if "{n}" in ours else (0,):
-      names[f"{prefix}.{hf}".replace("{n}", str(n))] = template.replace("{n}", str(n))
+  for ours, hf in mapping.encoder_rows(mapping.num_layers(shapes, rf"^{scope}/encoder/layer_(\d+)/")).items():
+    if not ours.startswith("embeddings_project/") or _under(f"{scope}/embeddings_project", shapes):
+      names[f"{prefix}.{hf}"] = f"{tables if ours.startswith('embeddings/') else scope}/{tf_name(ours, hf)}"
   for head in network.heads:
     if _under(head, shapes):
       names |= {hf: theirs for ours, hf in heads.items() if (theirs := tf_name(ours, hf)).startswith(f"{head}/")}
@@ -198,50 +195,26 @@ def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Network)
 
 def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: str) -> None:
   """Names what is missing and what would be left over; only variables beside the model may be."""
-  missing, extra = sorted(wanted - shapes.keys()), sorted(shapes.keys() - wanted)
   scopes = {scope for networks in NETWORKS.values() for network in networks.values() for scope in network.scopes}
-  foreign = [name for name in extra if name.split("/")[0] in scopes and "/pooler/" not in name]
-  faults = [f"{name} is missing" for name in missing] + [f"{name} {shapes[name]} is unknown" for name in foreign]
-  if faults:
-    raise UserError("The variables of the TensorFlow checkpoint are not those of a BERT or ELECTRA",
-                    got=f"{prefix}:{listed(faults)}",
-                    allowed="every variable of the encoder, and no other in its scope",
-                    fix="check which model it is; variants with other layers cannot be imported")
-  if extra:
-    logging.warning("Not imported from %s, as they belong to no model here: %s", prefix, named(extra))
+  extra = sorted(shapes.keys() - wanted)
+  faults = [f"{name} is missing" for name in sorted(wanted - shapes.keys())]
+  faults += [f"{name} {shapes[name]} is unknown" for name in extra
+             if name.split("/")[0] in scopes and "/pooler/" not in name]
+  mapping.check_names("The variables of the TensorFlow checkpoint are not those of a BERT or ELECTRA", prefix,
+                      "every variable of the encoder, and no other in its scope", faults, extra)
 
 
 def _given_config(folder: str) -> dict:
-  """bert_config.json or config.json beside the checkpoint; {} without one."""
-  for name in ("bert_config.json", "config.json"):
-    path = os.path.join(folder, name)
-    if os.path.isfile(path):
-      try:
-        with open(path, encoding="utf-8") as file:
-          return dict(json.load(file))
-      except (OSError, ValueError, TypeError) as error:
-        raise UserError("The configuration beside the checkpoint cannot be read", got=f"{path}: {error}",
-                        allowed="the JSON of the released model", fix="download it again, or move it away: the "
-                        "variables' shapes give all sizes but the heads, which are then 64 wide") from error
-  return {}
-
-
-def _config(tensors: dict[str, np.ndarray], family: str, given: dict) -> dict:
-  """Hugging Face's config.json of a network, by the shapes of its variables; the released code's constants."""
-  vocab_size, embedding_size = tensors[f"{family}.embeddings.word_embeddings.weight"].shape
-  intermediate_size, hidden_size = tensors[f"{family}.encoder.layer.0.intermediate.dense.weight"].shape
-  layers = {name.split(".")[3] for name in tensors if name.startswith(f"{family}.encoder.layer.")}
-  config = {"model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
-            "intermediate_size": intermediate_size, "num_hidden_layers": len(layers),
-            "num_attention_heads": max(1, hidden_size // HEAD_SIZE),
-            "max_position_embeddings": len(tensors[f"{family}.embeddings.position_embeddings.weight"]),
-            "type_vocab_size": len(tensors[f"{family}.embeddings.token_type_embeddings.weight"]),
-            "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-            "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0}
-  if family == "electra":
-    config["embedding_size"] = embedding_size
-  for key in ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
-              "initializer_range"):
-    if key in given:
-      config[key] = given[key]
-  return config
+  """What bert_config.json or config.json beside the checkpoint knows of GIVEN; {} without one."""
+  paths = (os.path.join(folder, name) for name in ("bert_config.json", "config.json"))
+  path = next(filter(os.path.isfile, paths), None)
+  if path is None:
+    return {}
+  try:
+    with open(path, encoding="utf-8") as file:
+      config = dict(json.load(file))
+  except (OSError, ValueError, TypeError) as error:
+    raise UserError("The configuration beside the checkpoint cannot be read", got=f"{path}: {error}",
+                    allowed="the JSON of the released model", fix="download it again, or move it away: the variables' "
+                    "shapes give all sizes but the heads, which are then 64 wide") from error
+  return {key: config[key] for key in GIVEN if key in config}
