@@ -12,7 +12,8 @@ __version__ = "0.1.0"
 
 
 def load(path: str, step: int | None = None):
-  """A trained model: a run's workdir (its newest checkpoint, or of a step), an export, or published weights.
+  """A trained model: a run's workdir (its newest checkpoint, or of a step), an export, or published weights,
+  on this machine or by their name on the Hugging Face hub.
 
   Raises:
     UserError: there is no model, or it cannot be read.

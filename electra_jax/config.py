@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import subprocess
 from importlib import metadata
 
@@ -218,16 +217,12 @@ def check_exists(path: str) -> None:
   """That there is something to start from under a path.
 
   Raises:
-    UserError: there is nothing; what reads like a name of the Hugging Face hub is taken for one in the fix.
+    UserError: there is nothing.
   """
   if "://" in path or os.path.exists(path) or os.path.exists(f"{path}.index"):  # TensorFlow's stem is no file
     return
-  is_hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", path)
-  raise UserError(
-    f"No run can be read from {path}", got="there is no such file or folder",
-    allowed="a run's workdir, or published weights on this machine; the Hugging Face hub is not asked",
-    fix=f"check the path; a model of the hub: hf download {path} --local-dir=models/{path.split('/')[-1]}, "
-    "and give that folder" if is_hub_name else "check the path")
+  raise UserError(f"No run can be read from {path}", got="there is no such file or folder",
+                  allowed="a run's workdir, or published weights on this machine", fix="check the path")
 
 
 def _versions() -> dict[str, str]:

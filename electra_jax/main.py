@@ -71,6 +71,7 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
     UserError: there is no such task or metric, nothing to start from, or a package for the logs is not installed.
   """
   from electra_jax import metrics
+  from electra_jax.exchange import hub
 
   start = config.checkpoint.init_from
   if config.mode == "finetune":
@@ -78,7 +79,7 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
     tasks.check(config.task)
     start = config.task.init_from
   if start and not os.path.isdir(os.path.join(workdir, "checkpoints")):  # a run that resumes needs no start
-    config_lib.check_exists(start)
+    config_lib.check_exists(hub.fetch(start))
   metrics.check_installed(config.log)
 
 

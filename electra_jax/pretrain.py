@@ -18,7 +18,7 @@ from electra_jax import distributed, finetune, flops, memory, metrics, progress,
 from electra_jax.data import pipeline
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.exchange import published
+from electra_jax.exchange import hub, published
 from electra_jax.finetuning import pretrained
 from electra_jax.progress import is_due
 from electra_jax.training import checkpoints, evaluation, inputs, nonfinite, setup
@@ -158,7 +158,6 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
 
 def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer: Tokenizer) -> TrainState:
   """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
-  init_from = run.config.checkpoint.init_from
   state = saved.restore_newest(run.abstract_state)
   if state is not None:
     updates = run.config.train.steps_per_dispatch
@@ -168,7 +167,7 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer:
                       fix=f"set it to {math.gcd(int(state.step), updates)}")
     print(f"Going on from this workdir's checkpoint of step {int(state.step):,}.", flush=True)
     return state
-  state = run.init_state()
+  state, init_from = run.init_state(), hub.fetch(run.config.checkpoint.init_from)
   if init_from and published.is_published(init_from):
     params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)

@@ -219,16 +219,29 @@ def test_a_config_json_of_anything_is_refused_and_kept(tmp_path, row):
   ("microsoft/deberta-v3-base", True), ("/nowhere/run", False), ("runs/a/b", False), ("../runs/x", False),
   ("~/runs", False), ("a folder", False)])
 def test_a_start_that_is_not_there(tmp_path, monkeypatch, path, is_hub_name):
-  monkeypatch.chdir(tmp_path)
-  from electra_jax.finetuning import pretrained
-  from electra_jax.training import workdir
+  """Without a network; what the hub has is in tests/exchange/test_hub.py."""
+  import huggingface_hub
 
-  for call in (lambda: config_lib.load(path), lambda: pretrained.load(path), lambda: workdir.claim(
-      config_lib.resolve(recipe("tiny", **{"checkpoint.init_from": path})), str(tmp_path / "new"))):
+  from electra_jax.exchange import published
+  from electra_jax.finetuning import pretrained
+  from electra_jax.inference import loading
+
+  def download(name, **settings):
+    assert is_hub_name
+    raise huggingface_hub.errors.LocalEntryNotFoundError("Got: ConnectError\nAn error happened")
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+  given = recipe("tiny", **{"checkpoint.init_from": path})
+  for call in (lambda: pretrained.load(path), lambda: published.fit(given, str(tmp_path / "new")),
+               lambda: loading.load(path), lambda: config_lib.load(path)):
     with pytest.raises(UserError) as caught:
       call()
     assert_four_parts(caught.value, f"No run can be read from {path}", "no such file or folder")
-    assert (f"hf download {path} --local-dir=models/{path.split('/')[-1]}" in caught.value.fix) == is_hub_name
+    if is_hub_name and "hub" in caught.value.got:
+      assert "no model of that name (LocalEntryNotFoundError: Got: ConnectError)" in caught.value.got
+      assert f"hf download {path} --local-dir=models/{path.split('/')[-1]}" in caught.value.fix
+  assert "hub" not in caught.value.got  # a workdir alone is not asked for there
   assert not list(tmp_path.iterdir())
 
 
@@ -335,7 +348,7 @@ QUICK = {
 def test_a_mistake_is_told_before_jax_is_imported(tmp_path, row):
   command = [sys.executable, "-X", "importtime", "-m", "electra_jax.main", *QUICK[row].split()]
   (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None  # as if not installed\n")
-  variables = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+  variables = environment() | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "HF_HUB_OFFLINE": "1"}
   done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
   imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
   said = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time:"))

@@ -1,12 +1,57 @@
-"""Upload of an export to the Hugging Face hub."""
+"""Hugging Face hub: published weights fetched by their name, exports uploaded."""
 
+import functools
 import os
 import re
 from collections.abc import Sequence
 
 from electra_jax.errors import UserError
 
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # MODEL or OWNER/MODEL
+SECONDS = 1.5  # for the hub's first answer
+DESCRIPTION = ("*.json", "*.txt", "*.model", "README.md")  # sizes and vocabulary
+WEIGHTS = (("model*.safetensors",), ("pytorch_model*.bin",))  # whole or in shards; the second where the first are not
 LOGIN = "log in with `hf auth login`, or export HF_TOKEN with a token that may write"
+
+
+def fetch(path: str) -> str:
+  """A path as it is; of a name of the hub that is no path here, the folder of its files in the hub's own cache.
+
+  What is in the cache already is not fetched again, and needs no network.
+
+  Raises:
+    UserError: huggingface_hub is not installed, the hub has no such model, or it does not answer.
+  """
+  path = os.fspath(path)
+  is_here = os.path.exists(path) or os.path.exists(f"{path}.index")  # TensorFlow's stem is no file
+  return path if is_here or not NAME.fullmatch(path) else _download(path)
+
+
+@functools.cache
+def _download(name: str) -> str:
+  try:
+    import huggingface_hub
+  except ImportError as error:
+    raise _nowhere(name, "huggingface_hub, which would fetch a model of that name, is not installed",
+                   "or pip install huggingface_hub") from error
+  try:
+    for files in WEIGHTS:
+      folder = huggingface_hub.snapshot_download(name, allow_patterns=[*DESCRIPTION, *files], etag_timeout=SECONDS)
+      if any(file.startswith(("model", "pytorch_model")) for file in os.listdir(folder)):
+        break
+  except Exception as error:  # its own errors, and those of whichever HTTP library it has
+    raise _nowhere(name, "the Hugging Face hub gives no model of that name "
+                   f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]})",
+                   f"or the name and the network; where there is one, hf download {name} "
+                   f"--local-dir=models/{name.split('/')[-1]}, and give that folder") from error
+  print(f"{name} is no path here: taken from the Hugging Face hub, now in {folder}.", flush=True)
+  return folder
+
+
+def _nowhere(name: str, reason: str, fix: str) -> UserError:
+  return UserError(f"No run can be read from {name}", got=f"there is no such file or folder, and {reason}",
+                   allowed="a run's workdir, published weights on this machine, or a name of the Hugging Face hub",
+                   fix=f"check the path, {fix}")
 
 
 def repositories(name: str, networks: Sequence[str]) -> dict[str, str]:

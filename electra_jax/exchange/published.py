@@ -15,7 +15,7 @@ from electra_jax import sharding
 from electra_jax.data import tokenizers
 from electra_jax.data.tokenizers import fairseq_vocabulary, published_source
 from electra_jax.errors import UserError, named
-from electra_jax.exchange import formats, hf_config, initial, mapping
+from electra_jax.exchange import formats, hf_config, hub, initial, mapping
 from electra_jax.exchange.weights import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import predictors, table
@@ -157,8 +157,8 @@ def fit(given: ConfigDict, workdir: str) -> ConfigDict:
       resumed = ConfigDict(given.to_dict())
       resumed.update_from_flattened_dict({key: before[key] for key in FITTED})
       return resumed
-  config_lib.check_exists(source)
-  weights, place = formats.read(source), given.data.tokenizer.path or vocabulary_folder(source)
+  config_lib.check_exists(folder := hub.fetch(source))
+  weights, place = formats.read(folder), given.data.tokenizer.path or vocabulary_folder(folder)
   tokenizer = tokenizers.load_tokenizer(place)
   config = adapt(given, weights, tokenizer)
   config.data.tokenizer.path = place

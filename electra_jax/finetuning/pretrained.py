@@ -15,7 +15,7 @@ from electra_jax import sharding
 from electra_jax.data import tokenizers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, published
+from electra_jax.exchange import formats, hub, published
 from electra_jax.models.bert import SENTENCE_HEADS, Bert
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.training import checkpoints
@@ -37,11 +37,12 @@ class Pretrained(NamedTuple):
 
 
 def load(path: str) -> Pretrained:
-  """Reads a workdir's newest checkpoint or any of `exchange.formats`.
+  """Reads a workdir's newest checkpoint or any of `exchange.formats`, here or on the Hugging Face hub.
 
   Raises:
     UserError: there is nothing of the kind, or it is damaged.
   """
+  path = hub.fetch(path)
   if published.is_published(path):
     return _load_published(path)
   config = config_lib.load(path)

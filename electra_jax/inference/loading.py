@@ -11,7 +11,7 @@ from ml_collections import FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, published
+from electra_jax.exchange import formats, hub, published
 from electra_jax.finetuning import results
 from electra_jax.models.bert import make_transformer_config, with_task
 from electra_jax.objectives import predictors
@@ -36,12 +36,13 @@ class Run(NamedTuple):
 def load(workdir: str, step: int | None = None) -> Run:
   """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
 
-  In place of a workdir it takes an export or published weights, of any of `exchange.formats`; these have no step.
+  In place of a workdir it takes an export or published weights, of any of `exchange.formats`, or their name on the
+  Hugging Face hub; these have no step.
 
   Raises:
     UserError: there is no run or no such checkpoint, or a part of it is damaged.
   """
-  workdir = os.fspath(workdir)
+  workdir = hub.fetch(workdir)
   if formats.find(workdir):
     if step is not None:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",

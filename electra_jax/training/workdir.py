@@ -35,8 +35,6 @@ def claim(config: ConfigDict, workdir: str) -> None:
     changes = config_lib.check_resumable(before, config, workdir) if has_checkpoints else {}
     for name, (was, now) in changes.items():
       logging.info("On resume, %s changes from %r to %r.", name, was, now)
-  if config.checkpoint.init_from and not has_checkpoints:
-    config_lib.check_exists(config.checkpoint.init_from)  # before minutes of preparation
   if jax.process_index() == 0:
     with _disk_errors(workdir):
       os.makedirs(workdir, exist_ok=True)
