@@ -36,7 +36,7 @@ from electra_jax.training import workdir as workdir_lib
 CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 
-def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | None = None
+def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | None = None, recipe: str = ""
              ) -> dict[str, dict[str, float]]:
   """Trains `task.num_seeds` runs, or those that the workdir lacks. Returns {metric: summary over the seeds}.
 
@@ -44,6 +44,7 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
     given: the recipe with its overrides (not yet resolved).
     workdir: config.json, seeds/, the best run's checkpoint, results.md and curves.png live here.
     start: in place of what `task.init_from` names, which then only says where it is from.
+    recipe: as --config names it, for the record.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir.
@@ -61,7 +62,7 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
   results.claim(config, workdir)
-  workdir_lib.record_config(given, config, workdir)
+  workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
   pipeline.start_import(config.data.reader)

@@ -57,11 +57,11 @@ def main(argv: list[str]) -> None:
 
   modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
+  recipe = recipes.shorten(config_flags.get_config_filename(FLAGS["config"]))
   chosen = "" if FLAGS.workdir else " (--workdir names another)"
-  print(f"Recipe {recipes.shorten(config_flags.get_config_filename(FLAGS['config']))}, workdir {folder}{chosen}.",
-        flush=True)
+  print(f"Recipe {recipe}, workdir {folder}{chosen}.", flush=True)
   with workdir.lock(folder):
-    modes[config.mode](FLAGS.config, folder)
+    modes[config.mode](FLAGS.config, folder, recipe=recipe)
 
 
 def check_quickly(config: ConfigDict, workdir: str) -> None:

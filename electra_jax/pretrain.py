@@ -26,12 +26,13 @@ from electra_jax.training import workdir as workdir_lib
 from electra_jax.training.train_state import TrainState, count_parameters
 
 
-def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
+def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, float]:
   """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation, maybe empty.
 
   Args:
     given: the recipe with its overrides (not yet resolved).
     workdir: config.json, tokenizer/, shards/, checkpoints/ and the logs live here.
+    recipe: as --config names it, for the record.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
@@ -47,7 +48,7 @@ def pretrain(given: ConfigDict, workdir: str) -> dict[str, float]:
   start_up.done("data")
   run = setup.make(config, mesh, data.tokenizer.vocab_size, data.token_counts)
   train_step_of, evaluate = functools.cache(run.train_step), evaluation.make(run, data)
-  workdir_lib.record_config(given, config, workdir, data.text)
+  workdir_lib.record_config(given, config, workdir, data.text, recipe)
 
   # ---- Restore: the newest good checkpoint, or a start.
   pipeline.start_import(config.data.reader)

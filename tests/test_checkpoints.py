@@ -254,5 +254,5 @@ def test_the_report_names_what_was_passed_over(tmp_path, monkeypatch):
   pretrain.pretrain(small(place), str(place.run))
   assert checkpoints.saved_steps(str(place.run)) == [2, 4]
   assert max(row["step"] for row in metrics.read_rows(str(place.run))) == 4
-  shown = report.hardware(report.read(str(place.run)), 0)
+  shown = report.hardware(report.read(str(place.run)))
   assert "4.damaged" in shown and "OUT_OF_RANGE" in shown

@@ -113,7 +113,7 @@ def test_several_labels_at_once_from_the_table_to_the_answer_and_transformers_fi
   published = loading.load(str(tmp_path / "out"))
   (again,) = task_heads.classify(published, [task_heads.encode_texts(published, "the cat sat")])
   np.testing.assert_allclose(again.found.values, said.found.values, atol=2e-3)
-  assert "always the commonest answer" in report.page(report.read(str(tmp_path / "run")), 0)
+  assert "always the commonest answer" in report.page(report.read(str(tmp_path / "run")))
 
 
 def outputs(workdir, seed):

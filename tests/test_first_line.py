@@ -1,5 +1,6 @@
 """The first command of a newcomer: a recipe by name or path, from any folder, on the text that the recipe names."""
 
+import json
 import os
 import random
 import subprocess
@@ -48,7 +49,8 @@ def test_the_literal_line_starts_in_an_empty_folder(tmp_path, tfds_dir):
         break
   assert printed[0] == "Recipe configs/base.py, workdir runs/base (--workdir names another).\n", "".join(printed)
   assert "Starting from scratch" in printed[-1], "".join(printed)
-  assert (tmp_path / "runs/base/config.json").exists() and (tmp_path / "runs/base/shards").exists()
+  assert json.loads((tmp_path / "runs/base/config.json").read_text())["recipe"] == "configs/base.py"
+  assert (tmp_path / "runs/base/shards").exists()
 
 
 NAMES = {"base": "configs/base.py", "base:fast": "configs/base.py:fast", "configs/base.py": "configs/base.py",

@@ -73,7 +73,7 @@ def test_console_summary_report_and_card_agree(tmp_path):
   (tmp_path / metrics.FILE_NAME).write_text(json.dumps({"step": 40, "split": "eval", **values}) + "\n")
   lines = summary.rows_of(str(tmp_path))
   assert ("warning", sign, "") in lines and ("replaced tokens", "nothing replaced was marked", "") in lines
-  assert "tells nothing apart" in report.results_of(report.read(str(tmp_path)), 0)
+  assert "tells nothing apart" in report.results_of(report.read(str(tmp_path)))
   described = {"architectures": ["ElectraForPreTraining"], "model_type": "electra", "num_hidden_layers": 2,
                "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 1024}
   card = model_card.make("discriminator", described, resolved, 40, 1000, {"step": 40, "split": "eval", **values},

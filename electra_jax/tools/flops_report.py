@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import sys
 
 from absl import flags
@@ -11,7 +10,6 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import flops, recipes
 from electra_jax import main as main_lib
-from electra_jax.errors import UserError
 from electra_jax.tools import flops_tables
 
 FLAGS = flags.FLAGS
@@ -80,20 +78,6 @@ def config_row(name: str, config: ConfigDict, *, mfu: float, devices: int) -> di
   }
 
 
-def load_recipe(argument: str):
-  """The resolved config of `configs/x.py` or `configs/x.py:variant`.
-
-  Raises:
-    UserError: there is no such file, or it is no recipe.
-  """
-  path = argument.partition(":")[0]
-  if not (path.endswith(".py") and os.path.isfile(path)):
-    raise UserError("There is no such recipe", got=argument, allowed="paths of Python files with get_config",
-                    fix="python -m electra_jax.tools.flops_report configs/base.py")
-  _, given = recipes.load(argument)
-  return config_lib.resolve(given)
-
-
 def cell(field: str, value) -> str:
   """A value as a reader wants it: `6.43e19`, `+0.5 %`, `110M`."""
   if value is None:
@@ -133,17 +117,9 @@ def config_markdown(row: dict) -> str:
   return "\n".join(parts)
 
 
-def flat(row: dict, prefix: str = "") -> dict:
-  """Nested names joined by dots, for CSV."""
-  out = {}
-  for key, value in row.items():
-    out |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-  return out
-
-
 def write_csv(rows: list[dict]) -> None:
   """All rows to stdout; a term that a row lacks stays empty."""
-  flattened = [flat(row) for row in rows]
+  flattened = [config_lib.flatten(row) for row in rows]
   writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(key for row in flattened for key in row)), lineterminator="\n")
   writer.writeheader()
   writer.writerows(flattened)
@@ -152,7 +128,8 @@ def write_csv(rows: list[dict]) -> None:
 def main(argv: list[str]) -> None:
   """Entry point."""
   if len(argv) > 1:
-    rows = [config_row(path, load_recipe(path), mfu=FLAGS.mfu, devices=FLAGS.devices) for path in argv[1:]]
+    rows = [config_row(recipe, config_lib.resolve(recipes.load(recipe)[1]), mfu=FLAGS.mfu, devices=FLAGS.devices)
+            for recipe in argv[1:]]
   else:
     speedups = flops_tables.speedups()
     rows = [row.as_dict() | {"speedup": speedups.get(row.name)} for row in flops_tables.rows()]

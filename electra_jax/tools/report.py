@@ -3,24 +3,33 @@
 import json
 import math
 import os
+import re
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
+from tqdm import tqdm
 
 from electra_jax import config as config_lib
-from electra_jax import files, flops, metrics
+from electra_jax import files, flops, metrics, recipes
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pictures, results
 from electra_jax.tasks import glue, race, scoring, squad
 from electra_jax.tasks.scoring import percent
-from electra_jax.tools import flops_report, plot_run, report_page, report_recipe, report_samples, summary
+from electra_jax.tools import flops_report, plot_run, report_page, report_samples, summary
 from electra_jax.tools.report_page import escape, paragraph, table
 from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
+# Keys of places, cadences and machines: no part of an experiment.
+IGNORED = re.compile(r"(mesh|log|eval|checkpoint)\..*|seed|train\.(log_every_steps|accumulation_steps|remat)|"
+                     r"data\.(\w*path|\w+_dir|shard_examples|num_workers|reader)|"
+                     r"data\.tokenizer\.(path|training_bytes)|task\.(\w+_path|data_dir|init_from|seeds_at_once)")
+# The tables behind these arguments of fine-tuning recipes, whose docstrings are about all of them.
+PAPER_ROWS = {"large": "ELECTRA Table 5, Large", "roberta": "RoBERTa Table 10"}
 
 USAGE = """Writes what is known about a run as one HTML page, to read in a browser or to send to somebody.
 
@@ -34,8 +43,6 @@ conventions, and every key. It needs no other file and no network, follows the r
 be printed. The run may still be going on: the page then says how far it is. It is written to WORKDIR/report.html unless
 --out says otherwise."""
 
-UNITS = ((86400, "days"), (3600, "h"), (60, "min"), (0, "s"))
-
 
 class Facts(NamedTuple):
   """What lies in the workdir."""
@@ -46,6 +53,7 @@ class Facts(NamedTuple):
   rows: list[dict]  # metrics.jsonl; [] before the first
   starts: list[dict]  # starts.jsonl
   seeds: list[dict]  # results of finished seeds, of a fine-tuning
+  num_samples: int  # texts that the model says something about
 
   @property
   def is_fine_tuning(self) -> bool:
@@ -53,35 +61,30 @@ class Facts(NamedTuple):
     return self.config.mode == "finetune"
 
 
-def read(workdir: str) -> Facts:
+def read(workdir: str, num_samples: int = 0) -> Facts:
   """Everything but the parameters.
 
   Raises:
     UserError: there is no run.
   """
-  config = config_lib.load(workdir)
-  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
-    record = json.load(file)
-  try:
-    rows = metrics.read_rows(workdir)
-  except UserError:
-    rows = []
-  return Facts(workdir, record, config, rows, workdir_lib.read_starts(workdir), results.load(workdir))
+  record, config = config_lib.read_record(workdir), config_lib.load(workdir)
+  rows = metrics.read_rows(workdir) if metrics.has_rows(workdir) else []
+  return Facts(workdir, record, config, rows, workdir_lib.read_starts(workdir), results.load(workdir), num_samples)
 
 
-def page(facts: Facts, num_samples: int) -> str:
+def page(facts: Facts) -> str:
   """The whole page; a part that cannot be had says why."""
   body = head(facts)
   for title, make in SECTIONS.items():
     try:
-      content = make(facts, num_samples)
+      content = make(facts)
     except UserError as error:
       content = paragraph(f"{error.what}: {error.got}", dim=True)
     body += report_page.section(title, content)
   return report_page.document(os.path.basename(os.path.abspath(facts.workdir)), body)
 
 
-# ---- the sections: (facts, number of samples) -> HTML, "" to be left out ----
+# ---- the sections: HTML, "" to be left out ----
 
 
 def head(facts: Facts) -> str:
@@ -118,20 +121,18 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     return found
   last = next((row for row in reversed(facts.rows) if row["split"] == "eval"), {})
   last = {name: value for name, value in last.items() if value == value}  # a loss that is NaN has no tile
-  speed = sorted(row["train/tokens_per_second"] for row in facts.rows if "train/tokens_per_second" in row)
-  mfu = sorted(row["train/mfu"] for row in facts.rows if "train/mfu" in row)
+  speed, mfu = ([row[name] for row in facts.rows if name in row] for name in ("train/tokens_per_second", "train/mfu"))
   seconds = time_spent(facts)
   return [*found,
           ("held-out MLM loss, nats", f"{last['mlm/loss']:.3f}" if "mlm/loss" in last else ""),
           ("held-out RTD AUC", f"{last['rtd/auc']:.3f}" if "rtd/auc" in last else ""),
-          ("tokens per second, median", f"{speed[len(speed) // 2]:,.0f}" if speed else ""),
-          ("MFU, median", f"{100 * mfu[len(mfu) // 2]:.1f} %" if mfu else ""),
+          ("tokens per second, median", f"{statistics.median(speed):,.0f}" if speed else ""),
+          ("MFU, median", f"{100 * statistics.median(mfu):.1f} %" if mfu else ""),
           ("goodput", f"{100 * seconds['steps'] / sum(seconds.values()):.1f} %" if seconds else "")]
 
 
-def results_of(facts: Facts, num_samples: int) -> str:
+def results_of(facts: Facts) -> str:
   """The last evaluation beside what knowing nothing gives, or the scores of the seeds beside the papers'."""
-  del num_samples
   if not facts.is_fine_tuning:
     return table(("held-out text", "", "beside"), [line for line in summary.rows_of(facts.workdir)
                                                    if line[0] not in ("checkpoint", "curves")])
@@ -151,9 +152,8 @@ def results_of(facts: Facts, num_samples: int) -> str:
   return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")
 
 
-def curves(facts: Facts, num_samples: int) -> str:
+def curves(facts: Facts) -> str:
   """Loss, quality and speed over the steps; of a fine-tuning each seed's dev scores."""
-  del num_samples
   if facts.is_fine_tuning:
     seeds = facts.seeds or _unfinished_seeds(facts)
     if not seeds:
@@ -169,9 +169,8 @@ def curves(facts: Facts, num_samples: int) -> str:
   return report_page.curves([lambda axes, panel=panel: plot_run.draw(axes, panel, runs) for panel in panels])
 
 
-def glue_scores(facts: Facts, num_samples: int) -> str:
+def glue_scores(facts: Facts) -> str:
   """The dev scores of fine-tunings during the pre-training (eval.finetune_tasks), beside the papers'."""
-  del num_samples
   rows = [row for row in facts.rows if row["split"] == "finetune"]
   names = list(dict.fromkeys(key.split("/")[0] for row in rows for key in row if "/" in key))
   if facts.is_fine_tuning or not names:
@@ -185,32 +184,36 @@ def glue_scores(facts: Facts, num_samples: int) -> str:
   return table(("", *headings), lines, "Dev, percent: medians over the seeds. Below: the papers' models.")
 
 
-def samples(facts: Facts, num_samples: int) -> str:
+def samples(facts: Facts) -> str:
   """What the newest parameters say."""
-  if not num_samples:
+  if not facts.num_samples:
     return ""
   if facts.is_fine_tuning:
-    return report_samples.of_fine_tuning(facts.workdir, facts.config, num_samples)
-  return report_samples.of_pretraining(facts.workdir, facts.config, num_samples)
+    return report_samples.of_fine_tuning(facts.workdir, facts.config, facts.num_samples)
+  return report_samples.of_pretraining(facts.workdir, facts.config, facts.num_samples)
 
 
-def recipe(facts: Facts, num_samples: int) -> str:
-  """The recipe that the run follows and where it departs from it."""
-  del num_samples
-  match = report_recipe.find(facts.record["given"])
+def recipe(facts: Facts) -> str:
+  """The recipe that the run was started with and where it departs from it."""
   corpus = "" if facts.is_fine_tuning else f"Text: {facts.config.data.path or 'packed shards'}."
-  if match is None:
-    return paragraph(f"No recipe has this size and objective, so there is no paper's row to compare with. {corpus}")
-  shown = f"<p><code>{escape(match.name)}</code>: {escape(match.about)}</p>\n" + paragraph(corpus)
-  if not match.differences:
+  name = facts.record.get("recipe")
+  if not name:
+    return paragraph(f"The run was not started from a recipe's file. {corpus}")
+  about, given = recipes.load(name)
+  if facts.is_fine_tuning:
+    about = PAPER_ROWS.get(re.split("[:,]", name)[-1], "ELECTRA Table 5")
+  in_json = json.loads(json.dumps(given.to_dict()))  # tuples become lists, as in config.json
+  differences = {key: values for key, values in config_lib.diff(in_json, facts.record["given"]).items()
+                 if not IGNORED.fullmatch(key)}
+  shown = f"<p><code>{escape(name)}</code>: {escape(about.split(chr(10) * 2)[0])}</p>\n" + paragraph(corpus)
+  if not differences:
     return shown + paragraph("Every key of the experiment is the recipe's.")
   return shown + table(("departs from the recipe in", "recipe", "this run"),
-                       [(key, _value(there), _value(here)) for key, there, here in match.differences])
+                       [(key, _value(there), _value(here)) for key, (there, here) in differences.items()])
 
 
-def hardware(facts: Facts, num_samples: int) -> str:
+def hardware(facts: Facts) -> str:
   """The devices of each start, and where the time went."""
-  del num_samples
   lines = [(start["time"].replace("T", " ").replace("+00:00", " UTC"), f"{start['step']:,}",
             f"{start['num_devices']} × {start['device_kind']}"
             + (f", {start['device_memory_bytes'] / 2**30:.0f} GiB each" if start["device_memory_bytes"] else ""),
@@ -223,18 +226,17 @@ def hardware(facts: Facts, num_samples: int) -> str:
     shown += "<h3>Damaged checkpoints, passed over</h3>" + table(("kept as", "why"), list(damaged.items()))
   if seconds := time_spent(facts):
     total = sum(seconds.values())
-    shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {duration(total)} were steps</h3>"
-              + report_page.shares(seconds, duration))
+    shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {tqdm.format_interval(total)} were steps</h3>"
+              + report_page.shares(seconds, tqdm.format_interval))
     if parts := time_spent(facts, "start"):
-      shown += "<h3>What a start takes</h3>" + report_page.shares(parts, duration)
+      shown += "<h3>What a start takes</h3>" + report_page.shares(parts, tqdm.format_interval)
   elif not facts.is_fine_tuning:
     shown += paragraph("Where the time went is written when a run ends or is asked to stop.", dim=True)
   return shown
 
 
-def operations(facts: Facts, num_samples: int) -> str:
+def operations(facts: Facts) -> str:
   """Floating-point operations in both conventions, and the hours that they take on known hardware."""
-  del num_samples
   config = facts.config
   if facts.is_fine_tuning:
     terms = flops.model_flops(config).terms
@@ -258,17 +260,16 @@ def operations(facts: Facts, num_samples: int) -> str:
   return shown + report_page.folded("The same run on other hardware", hours)
 
 
-def every_key(facts: Facts, num_samples: int) -> str:
+def every_key(facts: Facts) -> str:
   """The resolved config, and the packages."""
-  del num_samples
-  found = report_recipe.flat(facts.record["resolved"])
-  keys = table(("key", "value"), [(key, _value(value)) for key, value in found.items()])
+  flat = config_lib.flatten(facts.record["resolved"])
+  keys = table(("key", "value"), [(key, _value(value)) for key, value in flat.items()])
   versions = {**facts.record["versions"], "commit": facts.record["commit"]}
-  return (report_page.folded(f"All {len(found)} keys, as resolved", keys)
+  return (report_page.folded(f"All {len(flat)} keys, as resolved", keys)
           + report_page.folded("Packages and commit", table(("package", "version"), list(versions.items()))))
 
 
-SECTIONS: dict[str, Callable[[Facts, int], str]] = {
+SECTIONS: dict[str, Callable[[Facts], str]] = {
   "Results": results_of, "Curves": curves, "GLUE": glue_scores, "Samples": samples, "Recipe": recipe,
   "Hardware and time": hardware, "Floating-point operations": operations, "Configuration": every_key}
 
@@ -300,16 +301,6 @@ def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:
   return spent if sum(spent.values()) > 0 else {}
 
 
-def duration(seconds: float) -> str:
-  """Seconds in the unit that one would say.
-
-  >>> duration(12.3), duration(200), duration(9000), duration(200000)
-  ('12 s', '3.3 min', '2.5 h', '2.3 days')
-  """
-  size, unit = next(row for row in UNITS if seconds >= row[0])
-  return f"{seconds / size:.1f} {unit}" if size else f"{seconds:.0f} {unit}"
-
-
 def _value(value: object) -> str:
   if isinstance(value, int) and not isinstance(value, bool):
     return f"{value:,}"
@@ -322,7 +313,7 @@ def write(workdir: str, out: str, num_samples: int) -> str:
   Raises:
     UserError: there is no run, or the file cannot be written.
   """
-  text = page(read(workdir), num_samples)
+  text = page(read(workdir, num_samples))
   try:
     with files.atomic(out) as file:
       file.write(text)

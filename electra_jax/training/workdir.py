@@ -81,18 +81,20 @@ def trained_on(workdir: str) -> dict | None:
   return config_lib.read_record(workdir).get("text") if checkpoints.saved_steps(workdir) else None
 
 
-def record_config(given: ConfigDict, config: ConfigDict, workdir: str, text: dict | None = None) -> None:
+def record_config(given: ConfigDict, config: ConfigDict, workdir: str, text: dict | None = None,
+                  recipe: str = "") -> None:
   """Writes config.json; called once the data fits the config, so that a run that fails before leaves it as it was.
 
   Args:
     text: path and checksum of the text that is trained on; the path is recorded where the config names none.
+    recipe: as --config names it.
 
   Raises:
     UserError: it cannot be written.
   """
   if jax.process_index() == 0:
     with _disk_errors(workdir):
-      config_lib.save(os.path.join(workdir, "config.json"), given, config, text)
+      config_lib.save(os.path.join(workdir, "config.json"), given, config, text, recipe=recipe)
   distributed.barrier("config")
 
 

@@ -7,12 +7,13 @@ import os
 import numpy as np
 import pytest
 
-from configs import base, bert_base, tiny
-from configs.finetune import glue, own
+from configs import base, tiny
+from configs.finetune import own
 from electra_jax import config as config_lib
+from electra_jax import recipes
 from electra_jax.errors import UserError
 from electra_jax.finetuning import results
-from electra_jax.tools import report, report_recipe
+from electra_jax.tools import report
 from tests.tools.test_plot_run import electra_rows
 from tests.workdirs import make_workdir
 
@@ -65,7 +66,7 @@ def workdir(tmp_path_factory):
 
 
 def test_a_run_without_a_log_row(workdir):
-  page = Page(report.page(report.read(str(workdir)), 0))
+  page = Page(report.page(report.read(str(workdir), 0)))
   assert "40 of 40 steps" in page.sections[""] and "Samples" not in page.sections
   assert "no metrics" in page.sections["Results"] and "does not say" in page.sections["Hardware and time"]
 
@@ -87,12 +88,12 @@ def test_a_pretraining(workdir):
   assert "25.0" in page.sections["GLUE"] and "69.3" in page.sections["GLUE"] and "86.6" in page.sections["GLUE"]
   assert "step 40" in page.sections["Samples"] and page.sections["Samples"].count("words replaced") == 3
   assert "8 × NVIDIA H100 80GB HBM3, 64 GiB each" in page.sections["Hardware and time"]
-  assert "75.0 % of 3.3 min were steps" in page.sections["Hardware and time"]
+  assert "75.0 % of 03:20 were steps" in page.sections["Hardware and time"]
   assert "data=4, fsdp=2" in page.sections["Hardware and time"]
   assert "2026-01-02 03:04:05 UTC" in page.sections["Hardware and time"]
   assert "compilation 80.0 %" in page.sections["Hardware and time"]
   assert "Appendix C" in page.sections["Floating-point operations"]
-  assert "No recipe has this size" in page.sections["Recipe"]
+  assert "not started from a recipe" in page.sections["Recipe"]
   assert "optimizer.learning_rate" in page.sections["Configuration"]
 
 
@@ -108,29 +109,28 @@ def fine_tuned(folder, tmp_path):
   given.objective.name = "mlm"
   config = config_lib.resolve(given)
   (folder / "seeds").mkdir(parents=True)
-  config_lib.save(str(folder / "config.json"), given, config)
-  return config
+  config_lib.save(str(folder / "config.json"), given, config, recipe="configs/finetune/own.py:classification")
 
 
 def test_a_fine_tuning_before_and_after_its_first_seed(tmp_path, workdir):
   folder = tmp_path / "own"
   fine_tuned(folder, tmp_path)
   (folder / "tokenizer").symlink_to(workdir / "tokenizer")
-  page = Page(report.page(report.read(str(folder)), 4))
+  page = Page(report.page(report.read(str(folder), 4)))
   assert "0 of 2 seeds" in page.sections[""] and "No dev score yet" in page.sections["Curves"]
   assert "no answers yet" in page.sections["Samples"]
   group = folder / "groups" / "0_1"
   group.mkdir(parents=True)
   scores = [{"accuracy": 0.5}, {"accuracy": 0.75}]
   results.write_json(str(group / "curve.json"), [{"step": 6, "scores": scores}, {"step": 12, "scores": scores}])
-  assert "own_classification, 2 seeds" in Page(report.page(report.read(str(folder)), 0)).sections["Curves"]
+  assert "own_classification, 2 seeds" in Page(report.page(report.read(str(folder), 0))).sections["Curves"]
 
   logits = np.array([[0, 1], [1, 0], [0, 1]], np.float32)  # bad, good: right, right, wrong
   np.savez(folder / "seeds" / "0.npz", **{"dev/classification_head": logits})
   results.write_json(str(folder / "seeds" / "0.json"), {
     "seed": 0, "task": "own_classification", "metric": "accuracy", "select": "best", "scores": {"accuracy": 2 / 3},
     "curve": [{"step": 12, "accuracy": 2 / 3}]})
-  page = Page(report.page(report.read(str(folder)), 4))
+  page = Page(report.page(report.read(str(folder), 4)))
   assert "1 of 2 seeds" in page.sections[""] and "66.7 %" in page.sections[""]
   samples = " ".join(page.sections["Samples"].split())
   assert "a <b>dog</b> & a cat says good , data: good" in samples and "more rain says good , data: bad" in samples
@@ -139,26 +139,18 @@ def test_a_fine_tuning_before_and_after_its_first_seed(tmp_path, workdir):
   assert "all 2 seeds" in page.sections["Floating-point operations"]
 
 
-def given_of(config, **changes):
-  config.update_from_flattened_dict(changes)
-  return json.loads(json.dumps(config.to_dict()))
-
-
-@pytest.mark.parametrize("config,changes,name,about,differences", [
-  (base.get_config(), {"train.num_steps": 1000, "mesh.fsdp": 8, "data.path": "mine"}, "configs/base.py",
-   "ELECTRA Table 4", [("train.num_steps", 766_000, 1000)]),
-  (bert_base.get_config(), {}, "configs/bert_base.py", "Table 4", []),
-  (base.get_config(), {"model.hidden_size": 96}, None, None, None),
-  (glue.get_config("mrpc"), {"task.data_dir": "d", "task.init_from": "x"}, "configs/finetune/glue.py:mrpc",
-   "ELECTRA Table 5", []),
-  (glue.get_config("mrpc,roberta"), {"task.num_seeds": 1}, "configs/finetune/glue.py:mrpc,roberta",
-   "RoBERTa Table 10", [("task.num_seeds", 5, 1)])])
-def test_whose_recipe(config, changes, name, about, differences):
-  match = report_recipe.find(given_of(config, **changes))
-  if name is None:
-    assert match is None
-    return
-  assert (match.name, match.differences) == (name, differences) and about in match.about
+@pytest.mark.parametrize("name,changes,about,differences", [
+  ("configs/base.py", {"train.num_steps": 1000, "mesh.fsdp": 8, "data.path": "mine"}, "ELECTRA Table 4",
+   "recipe this run train.num_steps 766,000 1,000"),
+  ("bert_base", {}, "Table 4", "Every key of the experiment is the recipe's."),
+  ("configs/finetune/glue.py:mrpc,roberta", {"task.num_seeds": 1}, "RoBERTa Table 10", "task.num_seeds 5 1"),
+  ("", {}, "not started from a recipe", "20230601.en.")])
+def test_whose_recipe(name, changes, about, differences, tmp_path):
+  given = recipes.load(name or "base")[1]
+  given.update_from_flattened_dict(changes)
+  config_lib.save(str(tmp_path / "config.json"), given, given, recipe=name)
+  section = " ".join(Page(report.recipe(report.read(str(tmp_path)))).sections[""].split())
+  assert about in section and section.endswith(differences), section
 
 
 def test_no_run(tmp_path):
@@ -174,5 +166,5 @@ def test_a_page_that_cannot_be_written(workdir):
 
 
 def test_the_keys_that_are_no_part_of_an_experiment_exist():
-  keys = report_recipe.flat(base.get_config().to_dict())
-  assert {"data.path", "task.data_dir", "train.remat"} <= {key for key in keys if report_recipe.IGNORED.fullmatch(key)}
+  keys = config_lib.flatten(base.get_config())
+  assert {"data.path", "task.data_dir", "train.remat"} <= {key for key in keys if report.IGNORED.fullmatch(key)}
