@@ -32,7 +32,6 @@ def test_every_row_is_checked_and_read(directory):
   examples = shards.open_shards(str(folder), "train")
   ids = np.random.default_rng(1).permutation(len(rows))
   assert np.array_equal(examples.read(ids)[0], rows[ids, 2:])
-  assert examples._has_blocks
   assert np.count_nonzero(~examples._is_sound) == examples._blocks_per_shard - 1  # blocks that the short one lacks
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -67,15 +68,21 @@ def test_shards_are_replaced_when_the_new_ones_are_complete(copy, made):
 
 
 def test_what_a_kill_leaves_is_cleared(copy, made):
-  """A dead process's partial set goes, a living one's stays, and a set that was being replaced comes back."""
-  dead = copy.parent / f"copy.partial-{writing.socket.gethostname()}-{2**22 + 1}"  # above any process number
-  living = copy.parent / f"copy.partial-{writing.socket.gethostname()}-{os.getppid()}"
-  for folder in (dead, living):
-    (folder / "train").mkdir(parents=True)
-  os.rename(copy, copy.parent / "copy.replaced-x")
-  partial = writing.make_partial_directory(str(copy))
-  assert not dead.exists() and living.exists() and os.path.isdir(partial)
-  shards.open_shards(str(copy), "train", made[0], TOKENIZER)
+  """A dead process's unfinished set goes, and a set that was being replaced comes back."""
+  write_rubbish = copy.parent / "copy.partial" / "train"
+  write_rubbish.mkdir(parents=True)
+  (write_rubbish / "00000.npy").write_bytes(b"half a shard")
+  os.rename(copy, copy.parent / "copy.replaced")
+  with writing.partial_folder(str(copy)):
+    shards.open_shards(str(copy), "train", made[0], TOKENIZER)
+  shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
+  assert os.listdir(copy.parent) == ["copy"] and files_below(copy) == files_below(made[1])
+
+
+def test_two_processes_never_write_one_set(copy, made):
+  with writing.partial_folder(str(copy)), pytest.raises(UserError) as error:
+    shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
+  assert_four_parts(error, "Another process", "copy.partial")
 
 
 def test_a_corpus_without_tokens(made, tmp_path):
@@ -129,7 +136,7 @@ def test_kill_harms_nothing_and_leaves_no_process(copy, made, tmp_path):
   process.send_signal(signal.SIGKILL)
   process.wait()
   assert {path: path.read_bytes() for path in copy.rglob("*.*")} == before
-  assert [name for name in os.listdir(tmp_path) if ".partial-" in name]
+  assert "copy.partial" in os.listdir(tmp_path)
   # The workers hold the other end of the pipe: it ends when they do.
   os.set_blocking(process.stdout.fileno(), False)
   ended = False
@@ -182,6 +189,15 @@ def files_below(folder, times=False):
           for path in folder.rglob("*.npy")}
 
 
+def files_of_journal(partial):
+  """The times of the shards that count as finished."""
+  if not (partial / "journal.npz").exists():
+    return {}
+  with np.load(partial / "journal.npz") as journal:
+    files = json.loads(str(journal["state"]))["files"]
+  return {file["file"]: (partial / file["file"]).stat().st_mtime_ns for split in files.values() for file in split}
+
+
 def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
   corpus = make_corpus(tmp_path, 400)
@@ -191,10 +207,8 @@ def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypa
   rng, times = np.random.default_rng(0), {}
   for _ in range(3):
     kill_after(program, corpus, tmp_path / "s", chunks=rng.integers(2, 8), delay=rng.uniform(0, 0.02))
-    partial, = tmp_path.glob("s.partial-*")
-    now = files_below(partial, times=True)
-    assert now.items() >= times.items()
-    times = now
+    assert files_below(tmp_path / "s.partial", times=True).items() >= times.items()
+    times = files_of_journal(tmp_path / "s.partial")
   assert len(times) >= 3
   manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
   assert "Going on behind" in capsys.readouterr().out
@@ -203,7 +217,7 @@ def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypa
   expected = shards.read_manifest(str(tmp_path / "undisturbed"))
   del expected["statistics"]["seconds"], manifest["statistics"]["seconds"]
   assert manifest == expected
-  assert not list(tmp_path.glob("s.partial-*")) and not (tmp_path / "s/journal").exists()
+  assert not list(tmp_path.glob("s.partial*")) and not (tmp_path / "s/journal.npz").exists()
 
 
 def break_off(config, directory, monkeypatch, chunks=4):
@@ -223,15 +237,15 @@ def test_what_does_not_belong_together_is_made_anew(tmp_path, monkeypatch, capsy
   monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
   corpus = make_corpus(tmp_path)
   break_off(make_config(corpus), str(tmp_path / "s"), monkeypatch)
-  partial, = tmp_path.glob("s.partial-*")
-  assert {path.name for path in (partial / "journal").iterdir()} >= {"job.json", "state.json"}
+  partial = tmp_path / "s.partial"
+  assert (partial / "journal.npz").exists()
   if change == "corpus":
     make_corpus(tmp_path, seed=1)
   elif change == "damage":
     with open(partial / "train/00000.npy", "ab") as file:
       file.write(b"more")
   elif change == "waiting":
-    waiting, = (partial / "journal").glob("waiting*")
+    waiting = partial / "journal.npz"
     waiting.write_bytes(waiting.read_bytes()[:-9])
   config = make_config(corpus, **({"shard_examples": 40} if change == "config" else {}))
   for name in ("s", "undisturbed"):

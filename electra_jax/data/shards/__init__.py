@@ -53,23 +53,23 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
   source = provenance.describe(config_data)
   if source["left_out"]:
     print(f"Hidden files and folders are left out: {listed(source['left_out'], most=5)}", flush=True)
-  partial = writing.make_partial_directory(directory, is_ours=lambda found: journal.is_of(found, job))
-  is_kept = False
-  try:
-    manifest = _write_splits(config_data, tokenizer, partial, seed, job, source, progress)
-    path = os.path.join(partial, MANIFEST)
-    with writing.disk_errors(path), open(path, "w", encoding="utf-8") as file:
-      json.dump(manifest, file, indent=2)
-    journal.remove(partial)
-    writing.move_into_place(partial, directory)
-  except writing.DiskError:
-    raise
-  except BaseException:
-    is_kept = journal.has_finished_shard(partial)  # the same command goes on from there
-    raise
-  finally:
-    if not is_kept:
-      shutil.rmtree(partial, ignore_errors=True)
+  with writing.partial_folder(directory) as partial:
+    is_kept = False
+    try:
+      manifest = _write_splits(config_data, tokenizer, partial, seed, job, source, progress)
+      path = os.path.join(partial, MANIFEST)
+      with writing.disk_errors(path), open(path, "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2)
+      journal.remove(partial)
+      writing.move_into_place(partial, directory)
+    except writing.DiskError:
+      raise
+    except BaseException:
+      is_kept = os.path.exists(journal.path_in(partial))  # the same command goes on from there
+      raise
+    finally:
+      if not is_kept:
+        shutil.rmtree(partial, ignore_errors=True)
   if warning := manifest_lib.unknown_warning(manifest):
     print(warning, flush=True)
   return manifest

@@ -1,6 +1,6 @@
 """Journal of a preparation: what the unfinished shards hold already, so that it resumes after a kill.
 
-After each finished shard the folder `journal/` of the unfinished set gets the counts so far, the list of shards, and
+After each finished shard the file `journal.npz` of the unfinished set gets the counts so far, the list of shards, and
 the rows that wait for the next one. A later preparation of the same corpus for the same configuration reads the text
 again, which is fast, and packs what the finished shards lack; these are not touched. The journal goes when the set is
 complete, so nothing in the result tells that there was a kill.
@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import json
 import os
+import pathlib
 import shutil
 import time
 import zipfile
@@ -25,11 +26,7 @@ from electra_jax.data.shards import preparation, writing
 from electra_jax.data.shards.manifest import PACKING_KEYS, SPLITS
 from electra_jax.data.tokenizers.base import Tokenizer
 
-FOLDER = "journal"
-JOB = "job.json"  # what the set is made from
-STATE = "state.json"  # how far it is
-
-VERSION = 2  # to be raised when the same configuration comes to give other rows, or this file another form
+VERSION = 3  # to be raised when the same configuration comes to give other rows, or this file another form
 
 # Keys of config.data that decide which rows there are, besides PACKING_KEYS.
 JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "max_documents", "shard_examples")
@@ -73,16 +70,6 @@ def describe(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> dict:
   return job | {"seed": seed, "tokenizer": tokenizer.fingerprint, "chunks": chunks, "version": VERSION}
 
 
-def is_of(partial: str, job: dict) -> bool:
-  """Whether an unfinished set is of this job and has a finished shard."""
-  return os.path.exists(_state_path(partial)) and _read_json(os.path.join(partial, FOLDER, JOB)) == job
-
-
-def has_finished_shard(partial: str) -> bool:
-  """Whether it is worth to keep an unfinished set."""
-  return os.path.exists(_state_path(partial))
-
-
 class Journal:
   """Writes packed chunks, and notes after each finished shard what is done.
 
@@ -109,11 +96,10 @@ class Journal:
         print(f"Going on behind {number} finished shards of a preparation that was ended early.", flush=True)
         return chunks
       print("The corpus has changed since a preparation that was ended early: starting anew.", flush=True)
-    folder, self.progress = os.path.join(self._partial, FOLDER), Progress()
-    with writing.disk_errors(folder):
-      shutil.rmtree(self._partial)
-      os.makedirs(folder)
-      _write_json(os.path.join(folder, JOB), self._job)
+    remove(self._partial)
+    for split in SPLITS:
+      shutil.rmtree(os.path.join(self._partial, split), ignore_errors=True)
+    self.progress = Progress()
     self.writers = self._new_writers()
     return read_chunks()
 
@@ -136,33 +122,27 @@ class Journal:
 
   def _save(self) -> None:
     """Notes what is finished, atomically, after a shard has reached the disk."""
-    folder, done = os.path.join(self._partial, FOLDER), self.progress
-    name = f"waiting-{done.num_chunks}.npz"
-    state = {"num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(), "waiting": name,
+    path, done = path_in(self._partial), self.progress
+    state = {"job": self._job, "num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(),
              "counts": done.counts, "unknown_words": done.unknown_words,
-             "lengths": {split: n.tolist() for split, n in done.lengths.items()},
+             "lengths": {split: lengths.tolist() for split, lengths in done.lengths.items()},
              "files": {split: writer.files for split, writer in self.writers.items()}}
     rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in self.writers.items()}
-    with writing.disk_errors(folder):
-      np.savez(os.path.join(folder, name), **rows)
-      _write_json(_state_path(self._partial), state)
-      for other in os.listdir(folder):
-        if other.startswith("waiting-") and other != name:
-          os.remove(os.path.join(folder, other))
+    with writing.disk_errors(path):
+      with open(f"{path}.new", "wb") as file:
+        np.savez(file, state=json.dumps(state), **rows)  # not flushed: what a power cut leaves is read, or starts anew
+      os.replace(f"{path}.new", path)
 
   def _restore(self) -> bool:
-    """Puts the writers behind the finished shards; False if there are none, or they are not as noted."""
-    state = _read_json(_state_path(self._partial))
-    if state is None:
-      return False
+    """Puts the writers behind the finished shards; False if there are none of this job, or they are not as noted."""
     try:
-      for split in SPLITS:
-        for file in state["files"][split]:
-          if os.path.getsize(os.path.join(self._partial, file["file"])) != file["bytes"]:
-            return False
-      with np.load(os.path.join(self._partial, FOLDER, state["waiting"])) as waiting:
-        rows = {split: waiting[split] for split in SPLITS}
-    except (OSError, ValueError, zipfile.BadZipFile):
+      with np.load(path_in(self._partial)) as saved:
+        state, rows = json.loads(str(saved["state"])), {split: saved[split] for split in SPLITS}
+      files = [file for split in SPLITS for file in state["files"][split]]
+      if state["job"] != self._job or any(
+          os.path.getsize(os.path.join(self._partial, file["file"])) != file["bytes"] for file in files):
+        return False
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
       return False
     for split, writer in self.writers.items():
       writer.restore(state["files"][split], rows[split])
@@ -173,25 +153,12 @@ class Journal:
     return True
 
 
+def path_in(partial: str) -> str:
+  """The journal of an unfinished set; it is there once a shard is finished."""
+  return os.path.join(partial, "journal.npz")
+
+
 def remove(partial: str) -> None:
   """Ends the journal of a set that is complete."""
   with writing.disk_errors(partial):
-    shutil.rmtree(os.path.join(partial, FOLDER))
-
-
-def _state_path(partial: str) -> str:
-  return os.path.join(partial, FOLDER, STATE)
-
-
-def _write_json(path: str, value: dict) -> None:
-  with open(f"{path}.new", "w", encoding="utf-8") as file:
-    json.dump(value, file)  # not flushed to the disk: what a power cut leaves of a journal is read, or starts anew
-  os.replace(f"{path}.new", path)
-
-
-def _read_json(path: str) -> dict | None:
-  try:
-    with open(path, encoding="utf-8") as file:
-      return json.load(file)
-  except (OSError, ValueError):
-    return None
+    pathlib.Path(path_in(partial)).unlink(missing_ok=True)

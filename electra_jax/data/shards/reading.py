@@ -61,26 +61,16 @@ class ShardedExamples:
     self._dtype = manifest_lib.row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
     self._shards: list[dict] = [dict(shard, path=os.path.join(directory, shard["file"]))
                     for shard in manifest["splits"][split]["shards"]]
-    self._lengths = manifest["splits"][split].get("lengths")
-    if self._lengths:
-      self._lengths = dict(self._lengths, path=os.path.join(directory, self._lengths["file"]))
+    self._directory, self._entry = directory, manifest["splits"][split]
     self._rows: list[np.ndarray | None] = [None] * len(self._shards)
     self._lock = threading.Lock()
-    self._start_checks()
+    self._row_bytes = (self._columns + self.sequence_length) * self._dtype.itemsize
+    self._headers = np.array([shard["bytes"] - shard["examples"] * self._row_bytes for shard in self._shards], np.int64)
+    self._blocks_per_shard = max((len(shard["block_crc32"]) for shard in self._shards), default=0)
+    self._is_sound = np.zeros(len(self._shards) * self._blocks_per_shard, bool)  # whether a block has been checked
     for shard in self._shards:
       _check_size(shard)
     _allow_open_files(len(self._shards))
-
-  def _start_checks(self) -> None:
-    """Which blocks of which shard are known to be sound: none, or, without checksums of blocks, not even asked."""
-    row_bytes = (self._columns + self.sequence_length) * np.dtype(self._dtype).itemsize
-    self._row_bytes = row_bytes
-    self._headers = np.array([shard["bytes"] - shard["examples"] * row_bytes for shard in self._shards], np.int64)
-    counts = [-(-shard["bytes"] // writing.CHECK_BYTES) for shard in self._shards]
-    self._has_blocks = row_bytes < writing.CHECK_BYTES and all(
-      len(shard["block_crc32"]) == count for shard, count in zip(self._shards, counts))
-    self._blocks_per_shard = max(counts, default=0)
-    self._is_sound = np.full(len(self._shards) * self._blocks_per_shard, not self._has_blocks)
 
   def _check_rows(self, shard_of: np.ndarray, row_of: np.ndarray) -> None:
     start = self._headers[shard_of] + row_of * self._row_bytes
@@ -132,12 +122,11 @@ class ShardedExamples:
     Raises:
       UserError: the file is damaged.
     """
-    if self._lengths:
-      _check_size(self._lengths)
-      _check_crc(self._lengths)
-      return np.asarray(np.load(self._lengths["path"], mmap_mode="r" if self._length else None))
-    columns = [self._shard(number)[:, 0] for number in range(len(self._shards))]  # shards from before that file
-    return np.concatenate(columns).astype(np.int32) if columns else np.zeros(0, np.int32)
+    file = self._entry["lengths"]
+    file = dict(file, path=os.path.join(self._directory, file["file"]))
+    _check_size(file)
+    _check_crc(file)
+    return np.asarray(np.load(file["path"], mmap_mode="r" if self._length else None))
 
   def _read_rows(self, example_ids: np.ndarray, columns: slice) -> np.ndarray:
     if len(example_ids) and not 0 <= example_ids.min() <= example_ids.max() < self._length:
@@ -145,7 +134,7 @@ class ShardedExamples:
     width = len(range(self._columns + self.sequence_length)[columns])
     rows = np.empty((len(example_ids), width), self._dtype)
     shard_of, row_of = np.divmod(example_ids, self._shard_examples)
-    if self._has_blocks and len(example_ids):
+    if len(example_ids):
       self._check_rows(shard_of, row_of)
     by_shard = np.argsort(shard_of, kind="stable")
     starts = np.flatnonzero(np.diff(shard_of[by_shard], prepend=-1))
@@ -157,8 +146,7 @@ class ShardedExamples:
     """How often each id stands at a position that is neither special nor padding."""
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
-      if self._has_blocks:
-        _check_crc(self._shards[number])
+      _check_crc(self._shards[number])
       ids = self._shard(number)[:, self._columns:]
       counts += np.bincount(ids.ravel(), minlength=vocab_size)
     counts[self._special_ids] = 0
@@ -170,10 +158,7 @@ class ShardedExamples:
       with self._lock:
         rows = self._rows[number]
         if rows is None:
-          if self._has_blocks:
-            self._check_block(number, 0)  # the header
-          else:
-            _check_crc(self._shards[number])
+          self._check_block(number, 0)  # the header
           # A plain array over the map: memmap's own indexing is several times slower.
           rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
     return rows

@@ -1,23 +1,20 @@
 """Writing of shards so that a kill or a full disk harms nothing: next to their place, then moved there whole."""
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
-import socket
-import time
 import zlib
+from collections.abc import Generator
 
 import numpy as np
 from jaxtyping import Int32
 
 from electra_jax.errors import UserError
 
-COMPARED_BYTES = 1 << 20  # of a file that are read at once to see whether it is there already
-
 MANIFEST = "manifest.json"  # the file that marks a directory as a complete set of shards
 CHECK_BYTES = 1 << 18  # of a shard that a checksum covers: the first batch of a run may touch one for each row
-STALE_SECONDS = 24 * 3600  # an unfinished set of another host counts as abandoned after a day without a new shard
 
 
 class SplitWriter:
@@ -83,13 +80,12 @@ class SplitWriter:
     crc, size = 0, sum(map(len, parts))
     for part in parts:
       crc = zlib.crc32(part, crc)
-    if not _holds(path, size, crc):  # it may: finished right before a kill
-      with disk_errors(path), open(f"{path}.new", "wb") as file:
-        for part in parts:
-          file.write(part)
-        file.flush()
-        os.fsync(file.fileno())  # a full network disk may say so only here
-        os.replace(f"{path}.new", path)
+    with disk_errors(path), open(f"{path}.new", "wb") as file:
+      for part in parts:
+        file.write(part)
+      file.flush()
+      os.fsync(file.fileno())  # a full network disk may say so only here
+      os.replace(f"{path}.new", path)
     return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": size, "crc32": crc}
 
 
@@ -108,25 +104,12 @@ def _block_crcs(parts: tuple[bytes, memoryview | bytes]) -> list[int]:
   return crcs + [zlib.crc32(data[start:start + CHECK_BYTES]) for start in range(first, len(data), CHECK_BYTES)]
 
 
-def _holds(path: str, size: int, crc: int) -> bool:
-  try:
-    if os.path.getsize(path) != size:
-      return False
-    found = 0
-    with open(path, "rb") as file:
-      while data := file.read(COMPARED_BYTES):
-        found = zlib.crc32(data, found)
-    return found == crc
-  except OSError:
-    return False
-
-
 class DiskError(UserError):
   """The disk refuses, so the space of an unfinished set is given back."""
 
 
 @contextlib.contextmanager
-def disk_errors(path: str):
+def disk_errors(path: str) -> Generator[None, None, None]:
   """Turns an OSError while writing `path` into a DiskError that names the path and the free space."""
   try:
     yield
@@ -157,59 +140,40 @@ def check_replaceable(directory: str) -> None:
                   fix="choose another folder with --config.data.shards_path (or --out)")
 
 
-def make_partial_directory(directory: str, is_ours=lambda partial: False) -> str:
-  """Makes the folder in which a set is written, `<directory>.partial-<host>-<pid>`; clears what a kill has left.
+@contextlib.contextmanager
+def partial_folder(directory: str) -> Generator[str, None, None]:
+  """`<directory>.partial`, in which a set is written; what an earlier process has left there stays.
 
-  Args:
-    is_ours: whether an abandoned set is to be gone on with; the first of these gets the name of this process.
+  It is held by a lock on the folder itself, which ends with the process, however that ends; file systems without locks
+  have none.
+
+  Raises:
+    UserError: another process writes there, or the disk refuses.
   """
-  parent, name = os.path.split(directory)
-  partial = f"{directory}.partial-{socket.gethostname()}-{os.getpid()}"
-  ours = []
-  with disk_errors(directory):
-    os.makedirs(parent, exist_ok=True)
-    for entry in os.listdir(parent):
-      path = os.path.join(parent, entry)
-      if entry.startswith(f"{name}.replaced-") and not os.path.lexists(directory):
-        os.rename(path, directory)  # killed between the two renames of move_into_place
-      elif entry.startswith(f"{name}.replaced-") or (entry.startswith(f"{name}.partial-") and _is_abandoned(path)):
-        if not ours and ".partial-" in entry and is_ours(path):
-          ours.append(path)
-        else:
-          shutil.rmtree(path, ignore_errors=True)
-    if ours:
-      os.rename(ours[0], partial)  # of two processes one gets it
-    else:
-      shutil.rmtree(partial, ignore_errors=True)  # a process that was killed may have had our number
-      os.mkdir(partial)
-  return partial
-
-
-def _is_abandoned(partial: str) -> bool:
-  host, _, pid = partial.partition(".partial-")[2].rpartition("-")
-  if host == socket.gethostname() and pid.isdigit():
-    try:
-      os.kill(int(pid), 0)  # signal 0 only asks whether the process exists
-    except ProcessLookupError:
-      return True
-    except OSError:
-      pass  # it exists and belongs to somebody else
-    return int(pid) == os.getpid()
-  newest = max(os.stat(path).st_mtime for path, _, _ in os.walk(partial))
-  return time.time() - newest > STALE_SECONDS
+  partial = f"{directory}.partial"
+  with disk_errors(partial):
+    if os.path.lexists(f"{directory}.replaced") and not os.path.lexists(directory):
+      os.rename(f"{directory}.replaced", directory)  # killed between the two renames of move_into_place
+    os.makedirs(partial, exist_ok=True)
+    folder = os.open(partial, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):
+      try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        raise UserError("Another process prepares these shards", got=f"{partial} is in use",
+                        allowed="one preparation of a folder at a time", fix="wait for it, or end it") from error
+    yield partial
+  finally:
+    os.close(folder)
 
 
 def move_into_place(partial: str, directory: str) -> None:
   """Renames a complete set to its place; the set that was there is kept until the new one stands."""
+  old = f"{directory}.replaced"
   with disk_errors(directory):
-    if not os.path.lexists(directory):
-      os.rename(partial, directory)
-      return
-    old = f"{directory}.replaced-{os.path.basename(partial)}"
-    os.rename(directory, old)
-    try:
-      os.rename(partial, directory)
-    except OSError:
-      os.rename(old, directory)
-      raise
+    shutil.rmtree(old, ignore_errors=True)
+    if os.path.lexists(directory):
+      os.rename(directory, old)
+    os.rename(partial, directory)
     shutil.rmtree(old, ignore_errors=True)
