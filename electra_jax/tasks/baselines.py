@@ -24,7 +24,7 @@ def measure(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dic
   answers = {CONSTANT: [commonest] * len(dev)}
   if task.name.startswith("own_"):
     answers[WORDS] = by_words(task, train, [example.texts for example in dev])
-  return {name: task.score(found, dev)[task.metric] for name, found in answers.items()}
+  return {name: task.score(predictions, dev)[task.metric] for name, predictions in answers.items()}
 
 
 def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ...]]) -> list:
@@ -37,17 +37,18 @@ def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ..
     train = random.Random(0).sample(list(train), MOST_EXAMPLES)
   vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
   rows = vectorizer.fit_transform([" ".join(example.texts) for example in train])
-  asked = vectorizer.transform([" ".join(one) for one in texts])
+  asked = vectorizer.transform([" ".join(parts) for parts in texts])
   model = LogisticRegression(max_iter=1_000)
   if task.head == "classification":
     labels = [example.label for example in train]
     return list(model.fit(rows, labels).predict(asked)) if len(set(labels)) > 1 else labels[:1] * len(texts)
   wanted = np.array([[name in example.label for name in task.label_names] for example in train], int)
   varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have is not learnt
-  found = np.tile(wanted.min(0), (len(texts), 1))
+  predicted = np.tile(wanted.min(0), (len(texts), 1))
   if len(varied):
-    found[:, varied] = OneVsRestClassifier(model).fit(rows, wanted[:, varied]).predict(asked).reshape(len(texts), -1)
-  return [tuple(name for name, is_true in zip(task.label_names, row) if is_true) for row in found]
+    fitted = OneVsRestClassifier(model).fit(rows, wanted[:, varied])
+    predicted[:, varied] = fitted.predict(asked).reshape(len(texts), -1)
+  return [tuple(name for name, is_true in zip(task.label_names, row) if is_true) for row in predicted]
 
 
 def describe(metric: str, median: float, baselines: Mapping[str, float]) -> str:

@@ -5,7 +5,6 @@ import random
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -29,38 +28,35 @@ def make(name: str, config_task: ConfigDict) -> Task:
   Raises:
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
-  is_regression, is_tagging, is_multi = (name == f"own_{kind}" for kind in ("regression", "tagging", "multi_label"))
+  kind = name.removeprefix("own_")
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
   records = read_records(config_task.train_path)
-  several = _several if is_multi else None
-  parts = _list if is_tagging else several or (lambda value, where: [value])
-  labels = () if is_regression else _labels(records, config_task.label_field, parts)
+  labels = () if kind == "regression" else _labels(records, config_task.label_field, PARTS[kind])
 
-  def examples(found: Sequence[Record], labelled: bool) -> list[Example]:
-    make_one = _tagged if is_tagging else functools.partial(_labelled, several=several)
+  def examples(rows: Sequence[Record], labelled: bool) -> list[Example]:
+    make_one = _tagged if kind == "tagging" else functools.partial(_labelled, is_multi=kind == "multi_label")
     return [make_one(record, str(number), fields, config_task.label_field if labelled else None, labels)
-            for number, record in enumerate(found)]
+            for number, record in enumerate(rows)]
 
   def read(split: str) -> list[Example]:
     if split == "test":
       return examples(read_records(config_task.test_path), labelled=False)
     if split == "dev" and config_task.dev_path:
       return examples(read_records(config_task.dev_path), labelled=True)
-    found = examples(records, labelled=True)
+    train = examples(records, labelled=True)
     if config_task.dev_path:
-      return found
-    kept = dev_part([None if is_tagging or is_regression else example.label for example in found])
-    return [example for number, example in enumerate(found) if (number in kept) == (split == "dev")]
+      return train
+    dev = dev_part([example.label if kind in ("classification", "multi_label") else None for example in train])
+    return [example for number, example in enumerate(train) if (number in dev) == (split == "dev")]
 
-  rest: dict[str, Any] = dict(labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
-              test_splits=("test",) if config_task.test_path else ())
-  if is_tagging:
-    return sequences.make_tagging(name, config_task, **rest)
   weights = None
   if config_task.class_weights == "balanced":
     counts = Counter(example.label for example in read("train"))
     weights = {label: counts.total() / (len(labels) * max(1, counts[label])) for label in labels}
-  return sequences.make(name, config_task, **rest, files=labels_lib.answers_csv, is_multi=is_multi, weights=weights)
+  return sequences.make(
+    name, config_task, labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
+    test_splits=("test",) if config_task.test_path else (), head=kind if kind in ("multi_label", "tagging") else "",
+    files=None if kind == "tagging" else labels_lib.answers_csv, weights=weights)
 
 
 def dev_part(labels: Sequence) -> set[int]:
@@ -83,9 +79,9 @@ def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., li
   types: dict[type, str] = {}  # likewise of each type of JSON
   for record in records:
     value = record.get(label_field)
-    for one in parts(value, record.where):
-      first.setdefault(sequences.label_name(one, record.where), record.where)
-      types.setdefault(type(one), record.where)
+    for label in parts(value, record.where):
+      first.setdefault(sequences.label_name(label, record.where), record.where)
+      types.setdefault(type(label), record.where)
   if len(types) > 1:
     shown = ", ".join(f"{kind.__name__} in {where}" for kind, where in types.items())
     raise UserError("Labels are of several types", got=shown, allowed="strings, integers or booleans, one of them",
@@ -124,7 +120,7 @@ def _spelling(name: str) -> float | str:
 
 
 def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-              labels: Sequence[str], several: Callable[..., list] | None) -> Example:
+              labels: Sequence[str], is_multi: bool) -> Example:
   texts = tuple(sequences.text_of(record, field) for field in fields)
   if not any(text.strip() for text in texts):
     raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
@@ -132,10 +128,10 @@ def _labelled(record: Record, number: str, fields: Sequence[str], label_field: s
   value = None if label_field is None else record.get(label_field)
   if label_field is None:
     label = None
-  elif several is None:
+  elif not is_multi:
     label = sequences.parse_label(value, labels, record.where)
   else:
-    given = {sequences.parse_label(one, labels, record.where) for one in several(value, record.where)}
+    given = {sequences.parse_label(part, labels, record.where) for part in _several(value, record.where)}
     label = tuple(name for name in labels if name in given)
   return Example(str(record.values.get("id", number)), texts, label, record.where)
 
@@ -171,3 +167,8 @@ def _several(value, where: str) -> list:
     return [part.strip() for part in value.split(";")] if value.strip() else []
   raise UserError("An example has no list of labels", got=f"{where}: {value!r}", allowed="a list, or a string with "
                   "';' between the labels; an empty one where no label is true", fix="correct the line")
+
+
+# Kind of task with labels -> (value of the label field, "file:line") -> its labels
+PARTS: dict[str, Callable[..., list]] = {
+  "classification": lambda value, where: [value], "multi_label": _several, "tagging": _list}

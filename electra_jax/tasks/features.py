@@ -35,6 +35,13 @@ def joined(tokenizer: Tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
   return {"input_ids": ids, "token_type_ids": segments}
 
 
+def as_choices(rows: Sequence[Feature], number: int) -> list[Feature]:
+  """Sequences as features of `number` choices each: every list has an entry for each choice."""
+  return [{key: [row[key] for row in part] for key in part[0] if key != "_was_cut"}
+          | {"_was_cut": any(row["_was_cut"] for row in part)}
+          for part in (rows[first:first + number] for first in range(0, len(rows), number))]
+
+
 def num_separators(tokenizer: Tokenizer) -> int:
   """What stands between two texts: [SEP], or RoBERTa's </s></s>."""
   return 2 if tokenizer.kind == "byte_bpe" else 1

@@ -1,13 +1,14 @@
 """GLUE's tasks, a row each: files, columns, labels, metrics, and what the test server wants to see."""
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from electra_jax.tasks import sequences
-from electra_jax.tasks.base import Example, Task
+from electra_jax.tasks import scoring, sequences
+from electra_jax.tasks.base import Example, Feature, Task
 from electra_jax.tasks.records import Record, read_records, read_tfds
 
 
@@ -79,8 +80,25 @@ def make(name: str, config_task: ConfigDict) -> Task:
   task = sequences.make(
     name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
     read=lambda split: read(name, split, config_task.data_dir, left_out),
-    submission=lambda split, predictions, examples: submission(name, split, predictions, examples))
+    submission=functools.partial(submission, name))
   return task._replace(left_out=left_out)
+
+
+def make_ranking(name: str, config_task: ConfigDict, head: str, pairs: Callable[[list[Example]], list[Example]],
+                 featurize: Callable[..., list[Feature]], decode: Callable[..., list]) -> Task:
+  """A row of GLUE (`name` without "_ranking") whose texts compete: `pairs` makes the examples that train."""
+  source = name.removesuffix("_ranking")
+  row = GLUE[source]
+
+  def read_split(split: str) -> list[Example]:
+    examples = read(source, split, config_task.data_dir)
+    return pairs(examples) if split == "train" else examples
+
+  return Task(
+    name=name, head=head, label_names=row.labels, num_labels=1, splits=row.splits, test_splits=row.test_splits,
+    metric="accuracy", read=read_split, featurize=featurize, decode=decode,
+    score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
+    submission=functools.partial(submission, source))
 
 
 def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None = None) -> list[Example]:

@@ -20,9 +20,8 @@ def candidates(spans: Float[np.ndarray, "spans 4"], feature: Feature) -> list[tu
   if not np.isfinite(spans).all():
     return [(np.nan, np.nan, 0, 0)]
   offsets, begin = feature["_offsets"], feature["_begin"]
-  found = [(float(start), float(end), int(first) - begin, int(last) - begin)
-           for start, end, first, last in spans[1:] if first >= 0]
-  return [(start, end, int(offsets[first, 0]), int(offsets[last, 1])) for start, end, first, last in found]
+  return [(float(start), float(end), int(offsets[int(first) - begin, 0]), int(offsets[int(last) - begin, 1]))
+          for start, end, first, last in spans[1:] if first >= 0]
 
 
 def places(feature: Feature) -> Feature:
@@ -43,21 +42,21 @@ def average(runs: Sequence[Float[np.ndarray, "features spans 4"]]) -> Float[np.n
   >>> np.exp(average([one, two])[0, 1, :2]).round(3).tolist(), average([one, two])[0, 1, 2:].tolist()
   ([0.4, 0.5], [2.0, 2.0])
   """
-  found = np.zeros_like(runs[0])
-  found[:, :, 2:] = -1
-  for row in range(len(found)):
+  mean = np.zeros_like(runs[0])
+  mean[:, :, 2:] = -1
+  for row in range(len(mean)):
     shares: dict[tuple[int, int], np.ndarray] = {}  # span -> sum of p(start), of p(start, end)
     for run in runs:
       for start, end, first, last in run[row, 1:].astype(np.float64):
         if first >= 0:
           shares.setdefault((int(first), int(last)), np.zeros(2))[:] += np.exp((start, start + end))
-    best = sorted(shares.items(), key=lambda item: -item[1][1])[:found.shape[1] - 1]
+    best = sorted(shares.items(), key=lambda item: -item[1][1])[:mean.shape[1] - 1]
     for place, ((first, last), (of_start, of_both)) in enumerate(best, start=1):
-      found[row, place] = *_logs(of_start / len(runs), of_both / len(runs)), first, last
+      mean[row, place] = *_logs(of_start / len(runs), of_both / len(runs)), first, last
     nulls = [np.exp(np.cumsum(run[row, 0, :2], dtype=np.float64)) for run in runs]
-    found[row, 0] = 0
-    found[row, 0, :2] = _logs(*np.mean(nulls, axis=0))
-  return found
+    mean[row, 0] = 0
+    mean[row, 0, :2] = _logs(*np.mean(nulls, axis=0))
+  return mean
 
 
 def _logs(of_start: float, of_both: float) -> tuple[float, float]:

@@ -42,21 +42,19 @@ def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str
 
 def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example]) -> str:
   """Markdown: precision, recall and F1 of each label in percent and, of single labels, the confusion matrix."""
-  names = task.label_names
-  found, wanted = ([[name in row for name in names] for row in rows] for rows in (
-    [[p] if task.head == "classification" else p for p in predictions],
-    [[e.label] if task.head == "classification" else e.label for e in examples]))
-  found, wanted = np.array(found), np.array(wanted)
+  from sklearn import metrics  # takes seconds
+
+  names, wanted = task.label_names, [example.label for example in examples]
+  rows = [[[name in labels for name in names] for labels in (  # bool [examples, labels]
+    [[label] for label in side] if task.head == "classification" else side)] for side in (wanted, predictions)]
+  columns = metrics.precision_recall_fscore_support(*map(np.array, rows), zero_division=np.nan)
   lines = ["| Label | Precision | Recall | F1 | Examples |", "|---|---|---|---|---|"]
-  for name, asked, answered, right in zip(names, wanted.sum(0), found.sum(0), (found & wanted).sum(0)):
-    scores = [percent(a / b) if b else "-" for a, b in (
-      (right, answered), (right, asked), (2 * right, asked + answered))]
-    lines.append(f"| {_cell(name)} | {' | '.join(scores)} | {asked:,} |")
+  lines += [f"| {_cell(name)} | {' | '.join(map(percent, scores))} | {count:,} |"
+            for name, *scores, count in zip(names, *columns)]
   if task.head == "classification" and len(names) <= MOST_LABELS:
     lines += ["", f"| Label \\ answer | {' | '.join(map(_cell, names))} |", "|---" * (len(names) + 1) + "|"]
-    for number, name in enumerate(names):
-      counts = found[wanted[:, number]].sum(0)
-      lines.append(f"| {_cell(name)} | {' | '.join(f'{count:,}' for count in counts)} |")
+    lines += [f"| {_cell(name)} | {' | '.join(f'{count:,}' for count in counts)} |"
+              for name, counts in zip(names, metrics.confusion_matrix(wanted, predictions, labels=names))]
   return "\n".join(lines) + "\n"
 
 

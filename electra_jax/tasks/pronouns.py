@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.tasks import features, glue, noun_phrases, scoring
+from electra_jax.tasks import features, glue, noun_phrases
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 PRONOUNS = frozenset(("he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs"))
@@ -40,29 +40,16 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   Reading and featurising raise a UserError where spaCy is asked for and not installed.
   """
-  row = glue.GLUE["wnli"]
   finder = functools.cache(noun_phrases.FINDERS[config_task.noun_phrases])  # a parser takes seconds to load
-
-  def read(split: str) -> list[Example]:
-    examples = glue.read("wnli", split, config_task.data_dir)
-    return pairs(examples, finder()) if split == "train" else examples
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts
-    if len(hypotheses) == 1:  # to be judged
-      hypotheses += others(premise, hypotheses[0], finder())
-    rows = [features.sequence(tokenizer, (premise, hypothesis), max_length)
-            for hypothesis in hypotheses]
-    size = 2 if len(example.texts) == 3 else 1
-    return [{"input_ids": [one["input_ids"] for one in part], "token_type_ids": [one["token_type_ids"] for one in part],
-             "_was_cut": any(one["_was_cut"] for one in part)}
-            for part in (rows[i:i + size] for i in range(0, len(rows), size))]
+    number = len(hypotheses)  # 2 to train on, or 1 to be judged, with its rivals in further features
+    hypotheses += others(premise, hypotheses[0], finder()) if number == 1 else []
+    rows = [features.sequence(tokenizer, (premise, hypothesis), max_length) for hypothesis in hypotheses]
+    return features.as_choices(rows, number)
 
-  return Task(
-    name=name, head="ranking", label_names=row.labels, num_labels=1, splits=row.splits, test_splits=row.test_splits,
-    metric="accuracy", read=read, featurize=featurize, decode=decode,
-    score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
-    submission=lambda split, predictions, examples: glue.submission("wnli", split, predictions, examples))
+  return glue.make_ranking(name, config_task, "ranking", lambda examples: pairs(examples, finder()), featurize, decode)
 
 
 def pairs(examples: Sequence[Example], find: Callable[[str], list[str]]) -> list[Example]:
@@ -81,12 +68,12 @@ def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> l
 
 def rivals(sentence: str, right: str, find: Callable[[str], list[str]]) -> list[str]:
   """The sentence's other noun phrases, each once: no pronouns, none that shares a word with the right one."""
-  kept: dict[str, str] = {}
+  phrases: dict[str, str] = {}
   for phrase in find(sentence):
     bare = _bare(phrase)
     if bare and bare not in PRONOUNS and not set(bare.split()) & set(_bare(right).split()):
-      kept.setdefault(bare, phrase)
-  return list(kept.values())
+      phrases.setdefault(bare, phrase)
+  return list(phrases.values())
 
 
 def find_referent(premise: str, hypothesis: str) -> Referent | None:
@@ -137,5 +124,5 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
   for feature, row in zip(features_, rows, strict=True):
     scores[feature["_example"]].append(float(row[0]))
   no, yes = labels
-  return [None if not np.isfinite(found).all() else yes if len(found) > 1 and found[0] > max(found[1:]) else no
-          for found in scores.values()]
+  return [None if not np.isfinite(values).all() else yes if len(values) > 1 and values[0] > max(values[1:]) else no
+          for values in scores.values()]

@@ -51,44 +51,44 @@ def read(data_dir: str, split: str) -> list[Example]:
   Raises:
     UserError: there is no file, a passage is broken or an answer is no letter; file and line are named.
   """
-  found = [(level, Record(values, f"{path}:{number}")) for level in LEVELS for path in _files(data_dir, split, level)
-           for number, values in tables.read(path, kind="jsonl")]
-  if not found:
+  records = [(level, Record(values, f"{path}:{number}")) for level in LEVELS for path in _files(data_dir, split, level)
+             for number, values in tables.read(path, kind="jsonl")]
+  if not records:
     raise UserError("A data file does not exist", got=os.path.join(data_dir, f"{split}.middle.jsonl"),
                     allowed=f"{split}/middle/*.txt, {split}/high/*.txt, or {split}.middle.jsonl, {split}.high.jsonl "
                     "(also .gz, .zst)", fix="check --config.task.data_dir")
-  return [example for level, record in found for example in _examples(record, level)]
+  return [example for level, record in records for example in _examples(record, level)]
 
 
 def _files(data_dir: str, split: str, level: str) -> list[str]:
   names = [os.path.join(data_dir, f"{split}.{level}.jsonl{packed}") for packed in ("", ".gz", ".zst")]
-  one = next(filter(os.path.exists, names), None)
-  return [one] if one else sorted(glob.glob(os.path.join(glob.escape(data_dir), split, level, "*.txt")))
+  lines = next(filter(os.path.exists, names), None)
+  return [lines] if lines else sorted(glob.glob(os.path.join(glob.escape(data_dir), split, level, "*.txt")))
 
 
 def _examples(record: Record, level: str) -> list[Example]:
   """One for each question of a passage."""
   passage, *lists = (record.get(name) for name in ("article", "questions", "options", "answers"))
-  if not (isinstance(passage, str) and all(isinstance(one, list) for one in lists)
+  if not (isinstance(passage, str) and all(isinstance(values, list) for values in lists)
           and len(lists[0]) == len(lists[1]) == len(lists[2])):
-    shown = (f"{len(one)} {name}" if isinstance(one, list) else f"{name}: {one!r}"
-             for name, one in zip(("questions", "options", "answers"), lists))
+    shown = (f"{len(values)} {name}" if isinstance(values, list) else f"{name}: {values!r}"
+             for name, values in zip(("questions", "options", "answers"), lists))
     raise UserError("A passage has not one list of options and one answer for each question",
                     got=f"{record.where}: {', '.join(shown)}", allowed="a text as article, and as many of each",
                     fix="correct the line")
-  found = []
-  for number, (question, choices, answer) in enumerate(zip(*lists)):
-    if not (isinstance(choices, list) and len(choices) == len(LETTERS) and answer in LETTERS):
-      count = len(choices) if isinstance(choices, list) else "no list of"
+  examples = []
+  for number, (question, options, answer) in enumerate(zip(*lists)):
+    if not (isinstance(options, list) and len(options) == len(LETTERS) and answer in LETTERS):
+      count = len(options) if isinstance(options, list) else "no list of"
       raise UserError("A question has not four options, or its answer is none of them",
                       got=f"{record.where}: question {number}, {count} options, answer {answer!r}",
                       allowed="four options and one of " + ", ".join(LETTERS), fix="correct the line")
-    if not all(isinstance(text, str) for text in (question, *choices)):
+    if not all(isinstance(text, str) for text in (question, *options)):
       raise UserError("A question or option is no text", got=f"{record.where}: question {number}: {question!r}, "
-                      f"{choices!r}", allowed="strings", fix="correct the line")
-    found.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(choices), level), answer,
-                         record.where))
-  return found
+                      f"{options!r}", allowed="strings", fix="correct the line")
+    examples.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(options), level), answer,
+                            record.where))
+  return examples
 
 
 def featurize(example: Example, tokenizer: Tokenizer, max_length: int, max_question: int) -> Feature:
@@ -96,22 +96,22 @@ def featurize(example: Example, tokenizer: Tokenizer, max_length: int, max_quest
   passage, question, options, _ = example.texts
   rows = choices(tokenizer, passage, [question_and_answer(question, option) for option in options], max_length,
                  max_question)
-  return {"input_ids": [row["input_ids"] for row in rows], "token_type_ids": [row["token_type_ids"] for row in rows],
-          "label": LETTERS.index(example.label), "_was_cut": any(row["_was_cut"] for row in rows)}
+  (feature,) = features.as_choices(rows, len(rows))
+  return feature | {"label": LETTERS.index(example.label)}
 
 
 def choices(tokenizer: Tokenizer, passage: str, options: Sequence[str], max_length: int,
             max_question: int) -> list[Feature]:
   """[CLS] passage [SEP] option [SEP] for each; an option keeps `max_question` tokens, the passage what is left."""
-  read_passage = list(tokenizer.encode(passage))
+  passage_ids = list(tokenizer.encode(passage))
   special = 2 + features.num_separators(tokenizer)
   rows = []
   for option in options:
-    asked = list(tokenizer.encode(option))
-    kept = asked[:min(max_question, max_length - special)]
-    room = max_length - special - len(kept)
-    rows.append({**features.joined(tokenizer, [read_passage[:room], kept]),
-                 "_was_cut": len(kept) < len(asked) or room < len(read_passage)})
+    option_ids = list(tokenizer.encode(option))
+    shown = option_ids[:min(max_question, max_length - special)]
+    room = max_length - special - len(shown)
+    rows.append({**features.joined(tokenizer, [passage_ids[:room], shown]),
+                 "_was_cut": len(shown) < len(option_ids) or room < len(passage_ids)})
   return rows
 
 
@@ -133,11 +133,11 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
 
 def score(answers: Sequence[str | None], examples: Sequence[Example]) -> dict[str, float]:
   """Accuracy of all questions, of middle school's and of high school's; NaN without such questions."""
-  found = scoring.score(["accuracy"], answers, [example.label for example in examples])
+  scores = scoring.score(["accuracy"], answers, [example.label for example in examples])
   for level in LEVELS:
     chosen = [(answer, example.label) for answer, example in zip(answers, examples) if example.texts[3] == level]
-    found[level] = scoring.score(["accuracy"], *zip(*chosen))["accuracy"] if chosen else np.nan
-  return found
+    scores[level] = scoring.score(["accuracy"], *zip(*chosen))["accuracy"] if chosen else np.nan
+  return scores
 
 
 def answer_files(splits: Mapping[str, tuple[Sequence[str | None], Sequence[Example]]]) -> dict[str, str]:

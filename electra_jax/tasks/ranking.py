@@ -6,7 +6,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.tasks import features, glue, scoring
+from electra_jax.tasks import features, glue
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
 ANSWER, NO_ANSWER = glue.NOT_ENTAILED
@@ -22,25 +22,13 @@ def make(name: str, config_task: ConfigDict) -> Task:
   Differs from RoBERTa, which does not say how it decides on questions with one sentence, how it mines candidates, or
   what its loss is.
   """
-  row = glue.GLUE["qnli"]
-
-  def read(split: str) -> list[Example]:
-    examples = glue.read("qnli", split, config_task.data_dir)
-    return pairs(examples) if split == "train" else examples
-
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     question, *candidates = example.texts
-    rows = [features.sequence(tokenizer, (question, candidate), max_length)
-            for candidate in candidates]
-    return [{"input_ids": [one["input_ids"] for one in rows], "token_type_ids": [one["token_type_ids"] for one in rows],
-             "_was_cut": any(one["_was_cut"] for one in rows)}]
+    rows = [features.sequence(tokenizer, (question, candidate), max_length) for candidate in candidates]
+    return features.as_choices(rows, len(rows))
 
-  return Task(
-    name=name, head="answer_ranking", label_names=row.labels, num_labels=1, splits=row.splits,
-    test_splits=row.test_splits, metric="accuracy", read=read, featurize=featurize,
-    decode=lambda outputs, features_, examples: decode(outputs, examples),
-    score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
-    submission=lambda split, predictions, examples: glue.submission("qnli", split, predictions, examples))
+  return glue.make_ranking(name, config_task, "answer_ranking", pairs, featurize,
+                           lambda outputs, features_, examples: decode(outputs, examples))
 
 
 def pairs(examples: Sequence[Example]) -> list[Example]:
@@ -69,7 +57,7 @@ def mine(questions: Sequence[str], answers: Sequence[str]) -> list[str]:
 
   most = len(questions) // 500 if len(questions) > 1000 else 1.0  # questions; or the share of all
   vectors = TfidfVectorizer(token_pattern=r"\w+", max_df=most, dtype=np.float32).fit_transform(questions)
-  found = []
+  mined = []
   for first in range(0, len(questions), 4096):
     similar = (vectors[first:first + 4096] @ vectors.T).tocsr()
     for row in range(similar.shape[0]):
@@ -77,8 +65,8 @@ def mine(questions: Sequence[str], answers: Sequence[str]) -> list[str]:
       span = slice(similar.indptr[row], similar.indptr[row + 1])
       likely = sorted(zip(-similar.data[span], similar.indices[span], strict=True))
       places = [*(int(place) for _, place in likely), (own + 1) % len(questions)]
-      found.append(next((answers[place] for place in places if answers[place] != answers[own]), ""))
-  return found
+      mined.append(next((answers[place] for place in places if answers[place] != answers[own]), ""))
+  return mined
 
 
 def decode(outputs: Outputs, examples: Sequence[Example]) -> list[str | None]:

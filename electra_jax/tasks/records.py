@@ -38,15 +38,20 @@ def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[
   if not tables.kind_of(path):
     raise UserError("The kind of a data file is unknown", got=path,
                     allowed=", ".join(tables.KINDS) + ", also .gz, .zst", fix="rename or convert the file")
-  if not os.path.exists(path):
-    raise UserError("A data file does not exist", got=path, allowed="a readable file",
-                    fix="check --config.task.data_dir, train_path, dev_path and test_path")
+  check_exists(path)
   records = [Record(values, f"{path}:{number}")
              for number, values in tables.read(path, header, left_out=left_out)]
   if not records:
     raise UserError("A data file has no example", got=f"{path}:1: nothing behind the header that can be used",
                     allowed="at least one example", fix="check the file; it may have been cut off")
   return records
+
+
+def check_exists(path: str) -> None:
+  """Raises a UserError where a data file is not there."""
+  if not os.path.exists(path):
+    raise UserError("A data file does not exist", got=path, allowed="a readable file",
+                    fix="check --config.task.data_dir, train_path, dev_path and test_path")
 
 
 def read_tfds(name: str, split: str) -> list[Record]:

@@ -17,48 +17,42 @@ from electra_jax.tasks.records import Record
 MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has gone through NumPy or pandas
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
+
 def make(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
-         test_splits: Sequence[str], read: Callable[[str], list[Example]], submission=None, files=None,
-         is_multi: bool = False, weights: Mapping[str, float] | None = None) -> Task:
-  """A task with one label (without `labels` one number; of `is_multi` a tuple of labels) for one or two texts.
+         test_splits: Sequence[str], read: Callable[[str], list[Example]], head: str = "", submission=None, files=None,
+         weights: Mapping[str, float] | None = None) -> Task:
+  """A task with a label (without `labels` a number) for one or two texts, several labels, or a tag for each word.
 
   Args:
+    head: multi_label | tagging; "": of one label, or of a number.
     weights: what an example counts in the loss, by its label; None: all alike.
   """
-  head = "multi_label" if is_multi else "classification" if labels else "regression"
+  head = head or ("classification" if labels else "regression")
+  numbers = {label: number for number, label in enumerate(labels)}
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
+    if head == "tagging":
+      return [features.words(tokenizer, example, max_length, numbers)]
     feature = features.sequence(tokenizer, example.texts, max_length)
-    if example.label is not None and is_multi:
+    if example.label is not None and head == "multi_label":
       feature["labels"] = [float(label in example.label) for label in labels]
     elif example.label is not None:
-      feature["label"] = labels.index(example.label) if labels else example.label
+      feature["label"] = numbers[example.label] if labels else example.label
       if weights:
         feature["_weight"] = weights[example.label]
     return [feature]
 
+  def decode_all(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list:
+    if head == "tagging":
+      return decode_tags(outputs, features_, examples, labels)
+    return (decode_multi if head == "multi_label" else decode)(outputs, labels)
+
   return Task(
     name=name, head=head, label_names=tuple(labels), num_labels=len(labels) or 1, splits=tuple(splits),
     test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
-    decode=lambda outputs, features_, examples: (decode_multi if is_multi else decode)(outputs, labels),
+    decode=decode_all,
     score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples], labels),
     augment=swap_pairs if config_task.swap_pairs else lambda examples: examples, submission=submission, files=files)
-
-
-def make_tagging(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: Sequence[str],
-                 splits: Sequence[str],
-                 test_splits: Sequence[str], read: Callable[[str], list[Example]]) -> Task:
-  """A task with a tag for each word."""
-  ids = {label: number for number, label in enumerate(labels)}
-
-  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-    return [features.words(tokenizer, example, max_length, ids)]
-
-  return Task(
-    name=name, head="tagging", label_names=tuple(labels), num_labels=len(labels), splits=tuple(splits),
-    test_splits=tuple(test_splits), metric=config_task.metric or metrics[0], read=read, featurize=featurize,
-    decode=lambda outputs, features_, examples: decode_tags(outputs, features_, examples, labels),
-    score=lambda predictions, examples: scoring.score(metrics, predictions, [e.label for e in examples], labels))
 
 
 def decode(outputs: Outputs, labels: Sequence[str]) -> list:
@@ -79,13 +73,13 @@ def decode_tags(outputs: Outputs, features_: Sequence[Feature], examples: Sequen
                 labels: Sequence[str]) -> list[tuple[str, ...] | None]:
   """A tag for every word; words that were cut off count as "O", or as the first label where there is no "O"."""
   missing = "O" if "O" in labels else labels[0]
-  found = []
+  answers = []
   for logits, feature, example in zip(outputs["tagging_head"], features_, examples, strict=True):
     rows = logits[feature["_first"]]  # [words, labels]
     tags = tuple(labels[int(best)] for best in rows.argmax(-1))
     tags += (missing,) * (len(example.texts[0]) - len(tags))
-    found.append(tags if np.isfinite(rows).all() else None)
-  return found
+    answers.append(tags if np.isfinite(rows).all() else None)
+  return answers
 
 
 def swap_pairs(examples: list[Example]) -> list[Example]:

@@ -20,6 +20,7 @@ from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
+from electra_jax.tasks.records import check_exists
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head
@@ -64,9 +65,9 @@ def make(name: str, config_task: ConfigDict) -> Task:
   Raises:
     UserError: the test file, which is read after the training, is asked for and missing.
   """
-  version, known = VERSIONS[name], {}
+  version, last = VERSIONS[name], {}  # the context that was encoded last
   if config_task.write_test_predictions:
-    _check_exists(_path(config_task, "test", version))
+    check_exists(_path(config_task, "test", version))
 
   def read_split(split: str) -> list[Example]:
     examples = read(_path(config_task, split, version), split)
@@ -76,10 +77,10 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     context = example.texts[1]
-    if known.get("context") != context:  # the questions about a context follow one another
+    if last.get("context") != context:  # the questions about a context follow one another
       ids, offsets = encode_context(tokenizer, context)
-      known.update(context=context, ids=ids, offsets=offsets)
-    return windows(example, known["ids"], known["offsets"], tokenizer, max_length,
+      last.update(context=context, ids=ids, offsets=offsets)
+    return windows(example, last["ids"], last["offsets"], tokenizer, max_length,
                    stride=config_task.window_stride, max_question=config_task.max_question_length,
                    with_null=version == "v2.0", is_joint=config_task.span_head == "joint")
 
@@ -104,42 +105,35 @@ def _path(config_task: ConfigDict, split: str, version: str) -> str:
   return next(filter(os.path.exists, names), names[0])
 
 
-def _check_exists(path: str) -> None:
-  if not os.path.exists(path):
-    raise UserError("A data file does not exist", got=path, allowed="a readable file",
-                    fix="check --config.task.data_dir, or name the file with --config.task.train_path, dev_path or "
-                    "test_path")
-
-
 def read(path: str, split: str) -> list[Example]:
   """The questions of an official JSON file, which may be packed: texts (question, context), label a `Reference`.
 
   Raises:
     UserError: no such file, no SQuAD JSON, a question id twice, or (train) an answer that is not where it should be.
   """
-  _check_exists(path)
+  check_exists(path)
   try:
     data = tables.parse_json(read_text(path))["data"]  # the official files are one line of 30 and 42 MB
     rows = [(paragraph["context"], question) for article in data for paragraph in article["paragraphs"]
             for question in paragraph["qas"]]
-    found = [_example(context, question, f"{path}: question {question.get('id', f'number {number}')}", split)
-             for number, (context, question) in enumerate(rows, 1)]
+    examples = [_example(context, question, f"{path}: question {question.get('id', f'number {number}')}", split)
+                for number, (context, question) in enumerate(rows, 1)]
   except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
     if isinstance(error, UserError):
       raise
     raise UserError("A file is no SQuAD JSON", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
                     allowed='{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...", "question": "...", '
                     '"answers": [{"text": "...", "answer_start": 0}]}]}]}]}', fix="fetch the file again") from error
-  if not found:
+  if not examples:
     raise UserError("A data file has no example", got=f"{path}:1: no question", allowed="at least one question",
                     fix="check the file; it may have been cut off")
   seen = set()
-  for example in found:
+  for example in examples:
     if example.example_id in seen:
       raise UserError("A question id occurs twice", got=example.where, allowed="each id once: answers are filed by it",
                       fix="correct the file")
     seen.add(example.example_id)
-  return found
+  return examples
 
 
 def check_answerable(examples: Sequence[Example]) -> None:
@@ -181,7 +175,7 @@ def _check_fields(row: Mapping[str, Any], types: Mapping[str, tuple[type, ...]],
     if type(value) not in allowed:
       raise UserError(f"The field {name!r} of a question is of another type", got=f"{where}: {name} is "
                       f"{shorten(json.dumps(value), 80) if name in row else 'missing'}",
-                      allowed=" or ".join(one.__name__ for one in allowed), fix="correct the file")
+                      allowed=" or ".join(kind.__name__ for kind in allowed), fix="correct the file")
 
 
 # ---- features ----
@@ -218,20 +212,20 @@ def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer
   starts = [0]
   while starts[-1] + room < len(ids):
     starts.append(starts[-1] + min(stride, room))
-  found = []
+  rows = []
   for start, owned in zip(starts, owners(starts, room, len(ids))):
-    kept = ids[start:start + room]
-    feature = {**features.joined(tokenizer, [asked, kept]), "start": 0, "end": 0, "_begin": begin, "_owned": owned,
+    stretch = ids[start:start + room]
+    feature = {**features.joined(tokenizer, [asked, stretch]), "start": 0, "end": 0, "_begin": begin, "_owned": owned,
                "_offsets": offsets[start:start + room], "_was_cut": len(asked) < len(question)}
-    is_inside = first is not None and last is not None and start <= first and last < start + len(kept)
+    is_inside = first is not None and last is not None and start <= first and last < start + len(stretch)
     if is_inside:
       feature.update(start=begin + first - start, end=begin + last - start)
     if with_null:
       feature["is_impossible"] = float(not is_inside)
     if is_joint:
       feature |= joint_spans.places(feature)
-    found.append(feature)
-  return found
+    rows.append(feature)
+  return rows
 
 
 def encode_context(tokenizer: Tokenizer, context: str) -> tuple[list[int], np.ndarray]:
@@ -248,11 +242,11 @@ def whole_characters(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarra
   >>> whole_characters("cafe\u0301 x", [(0, 4), (6, 7)]).tolist()
   [[0, 5], [6, 7]]
   """
-  found = np.asarray(offsets, np.int32).reshape(-1, 2)
-  for row, start in zip(found, [*found[1:, 0], len(text)]):
+  ranges = np.asarray(offsets, np.int32).reshape(-1, 2)
+  for row, start in zip(ranges, [*ranges[1:, 0], len(text)]):
     while row[0] < row[1] < start and unicodedata.combining(text[row[1]]):
       row[1] += 1
-  return found
+  return ranges
 
 
 def token_span(offsets: np.ndarray, reference: Reference | None) -> tuple[int | None, int | None]:
@@ -307,8 +301,8 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
     spans[feature["_example"]] += (
       joint_spans.candidates(outputs["joint_span_head"][row], feature) if "joint_span_head" in outputs else
       best_spans(outputs["span_head"][row], feature, max_answer, num_best))
-  return [_answer(found, null, example.texts[1], num_best)
-          for found, null, example in zip(spans, odds, examples, strict=True)]
+  return [_answer(candidates, null, example.texts[1], num_best)
+          for candidates, null, example in zip(spans, odds, examples, strict=True)]
 
 
 def best_spans(logits: np.ndarray, feature: Feature, max_answer: int, num_best: int
@@ -369,18 +363,18 @@ def answer_files(version: str, splits: Mapping[str, tuple[Sequence[Answer | None
   Of v2.0 a question is left unanswered ("") above the threshold with the best F1 on dev; it is written too.
   """
   files, threshold = {}, np.inf
-  said = {split: ([answer for answer in answers if answer is not None], examples)
-          for split, (answers, examples) in splits.items()}
-  if any(len(answers) < len(examples) for answers, examples in said.values()):
+  answered = {split: ([answer for answer in answers if answer is not None], examples)
+              for split, (answers, examples) in splits.items()}
+  if any(len(answers) < len(examples) for answers, examples in answered.values()):
     return {}  # a failed run has nothing to say
   if version == "v2.0":
-    answers, examples = said["dev"]
+    answers, examples = answered["dev"]
     texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]
     raw = squad_scoring.raw_scores(squad_scoring.f1_v2, texts, golds)
     best = squad_scoring.best_threshold(raw, texts, [answer.null_odds for answer in answers], golds)
     threshold = best.value
     files["threshold.json"] = _json({"null_odds_threshold": best.value, "dev_best_f1": best.score})
-  for split, (answers, examples) in said.items():
+  for split, (answers, examples) in answered.items():
     rows = {example.example_id: answer for example, answer in zip(examples, answers, strict=True)}
     files[f"{split}_predictions.json"] = _json({i: best_text(answer) if answer.null_odds <= threshold else ""
                                                 for i, answer in rows.items()})

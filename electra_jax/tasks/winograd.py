@@ -8,10 +8,13 @@ import bisect
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from ml_collections import ConfigDict
+
+from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.tasks import noun_phrases, pronouns, scoring, sequences
+from electra_jax.tasks import features, noun_phrases, pronouns, scoring, sequences
 from electra_jax.tasks.base import Example, Feature, Task
 from electra_jax.tasks.records import Record, read_records, read_tfds
 
@@ -20,7 +23,7 @@ FILES = {"train": "train", "dev": "val", "test": "test"}  # split -> SuperGLUE's
 SLOTS = 32  # tokens of a phrase that are predicted; the longest of WNLI's has fewer
 
 
-def make(name: str, config_task) -> Task:
+def make(name: str, config_task: ConfigDict) -> Task:
   """SuperGLUE's WSC, for encoders with a masked LM: DATA_DIR/WSC/{train,val,test}.jsonl, or tfds:super_glue.
 
   A phrase's score is the mean of the log-probabilities of its tokens, all of which are masked, in the pronoun's place.
@@ -38,14 +41,11 @@ def make(name: str, config_task) -> Task:
     return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == LABELS[1]
             for other in others(example, finder())] if split == "train" else examples
 
-  def featurize(example: Example, tokenizer, max_length: int) -> list[Feature]:
+  def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     before, _, after, *phrases = example.texts
-    size = len(phrases)  # a pair that is trained on, or one to be judged, with its rivals in further features
-    phrases += others(example, finder()) if size == 1 else []
-    rows = [masked(tokenizer, before, phrase, after, max_length) for phrase in phrases]
-    return [{"_was_cut": any(row["_was_cut"] for row in part),
-             **{key: [row[key] for row in part] for key in part[0] if key != "_was_cut"}}
-            for part in (rows[i:i + size] for i in range(0, len(rows), size))]
+    number = len(phrases)  # 2 to train on, or 1 to be judged, with its rivals in further features
+    phrases += others(example, finder()) if number == 1 else []
+    return features.as_choices([masked(tokenizer, before, phrase, after, max_length) for phrase in phrases], number)
 
   return Task(
     name=name, head="phrase", label_names=LABELS, num_labels=1, splits=("train", "dev"), test_splits=("test",),
@@ -54,7 +54,7 @@ def make(name: str, config_task) -> Task:
     submission=lambda split, predictions, examples: submission(predictions, examples))
 
 
-def others(example: Example, find) -> list[str]:
+def others(example: Example, find: Callable[[str], list[str]]) -> list[str]:
   """The sentence's noun phrases that compete with an example's."""
   before, pronoun, after, phrase = example.texts
   return pronouns.rivals(f"{before}{pronoun}{after}", phrase, find)
@@ -93,14 +93,14 @@ def find_pronoun(text: str, pronoun: str, number: int, where: str) -> tuple[int,
   (15, 17)
   """
   words = [match.start() for match in re.finditer(r"\S+", text)]
-  found = [match.span() for match in re.finditer(rf"\b{re.escape(pronoun.strip(' .,;'))}\b", text, re.IGNORECASE)]
-  if not found:
+  spans = [match.span() for match in re.finditer(rf"\b{re.escape(pronoun.strip(' .,;'))}\b", text, re.IGNORECASE)]
+  if not spans:
     raise UserError("A pronoun is not in its text", got=f"{where}: {pronoun!r}", allowed="a word of the text",
                     fix="correct span2_text")
-  return min(found, key=lambda span: abs(bisect.bisect(words, span[0]) - 1 - number))
+  return min(spans, key=lambda span: abs(bisect.bisect(words, span[0]) - 1 - number))
 
 
-def masked(tokenizer, before: str, phrase: str, after: str, max_length: int) -> Feature:
+def masked(tokenizer: Tokenizer, before: str, phrase: str, after: str, max_length: int) -> Feature:
   """A sentence with [MASK] for each token of the phrase; one that is too long loses its end, then its beginning.
 
   `masked_positions` and `masked_ids` are padded to SLOTS, with 0 and -1; a longer phrase is cut.
