@@ -147,8 +147,6 @@ BYTE_FOLDERS = {
   "three tokens and no more": byte_bpe(set_step("truncation", direction="Right", max_length=3, stride=0,
                                                 strategy="LongestFirst"), "PreTrainedTokenizerFast"),
   "no pattern": byte_bpe(set_step("pre_tokenizer", use_regex=False), "PreTrainedTokenizerFast"),
-  "ALBERT": albert(), "ALBERT, cased": albert(do_lower_case=False),
-  "ALBERT, accents kept": albert(tokenizer_class="AlbertTokenizerFast", keep_accents=True),
 }
 CLASSES = ("XLMRobertaTokenizer", "CamembertTokenizer")
 
@@ -171,15 +169,23 @@ def test_settings_of_word_piece(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BYTE_FOLDERS)
-def test_settings_of_byte_level_bpe_and_sentence_piece(tmp_path, name):
+def test_settings_of_byte_level_bpe(tmp_path, name):
   ours = compare(write(tmp_path / "m", BYTE_FOLDERS[name]), BYTES_TEXTS)
-  assert ours.kind == ("sentencepiece" if "ALBERT" in name else "byte_bpe")
+  assert ours.kind == "byte_bpe"
   keeps_itself(ours, tmp_path, BYTES_TEXTS)
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_settings_of_unigram_models(tmp_path, name):
-  ours = compare(write(tmp_path / "m", saved_unigram(name, tmp_path / "theirs")), BYTES_TEXTS)
+def test_unigram_models_as_they_stand(tmp_path, name):
+  """What the refusal of their classes advises."""
+  files = saved_unigram(name, tmp_path / "theirs")
+  with pytest.raises(UserError) as error:
+    tokenizers.load_tokenizer(write(tmp_path / "refused", files))
+  assert name in error.value.got and "PreTrainedTokenizerFast" in error.value.fix
+  files["tokenizer_config.json"] = json.loads(files["tokenizer_config.json"]) | {
+    "tokenizer_class": "PreTrainedTokenizerFast"}
+  ours = compare(write(tmp_path / "m", files), BYTES_TEXTS)
+  assert ours.kind == "sentencepiece"
   keeps_itself(ours, tmp_path, BYTES_TEXTS)
 
 
@@ -227,7 +233,9 @@ REFUSED = {
                                          normalizer=SEQUENCE), "normalizer.type='Sequence'"),
   "lower case that RoBERTa's overlooks": (byte_bpe(set_step("normalizer", type="Lowercase")), "type='Lowercase'"),
   "a class of another model": (word_piece({"tokenizer_class": "RobertaTokenizer"}), "of type WordPiece"),
-  "XLM-R without tokenizer.json": (albert(tokenizer_class="XLMRobertaTokenizer"), "XLMRobertaTokenizer without"),
+  "XLM-R's class": (albert(tokenizer_class="XLMRobertaTokenizer"), "tokenizer_class='XLMRobertaTokenizer'"),
+  "ALBERT by its model": (albert(), "tokenizer_class='AlbertTokenizer'"),
+  "ALBERT by its class": (albert(tokenizer_class="AlbertTokenizerFast"), "tokenizer_class='AlbertTokenizer'"),
   "added tokens beside SentencePiece": ({"spiece.model": albert()["spiece.model"], "added_tokens.json": {"[X]": 300}},
                                         "'[X]'"),
   "UTF-16": (lower() | {"vocab.txt": "\n".join(WORDS).encode("utf-16")}, "byte order mark"),

@@ -1,6 +1,6 @@
 """Loading of tokenizers (saved by us or published), and training of one on the corpus.
 
-The kinds are in `tokenizer_kinds`, their training in `tokenizer_training`; this file holds the table and the disk.
+The kinds are in `kinds`, their training in `training`; this file holds the table and the disk.
 """
 
 import json
@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from electra_jax.data.tokenizers import published_tokenizer, published_vocabulary
-from electra_jax.data.tokenizers.base import FACTS_FILE, Tokenizer
+from electra_jax.data.tokenizers.base import FACTS_FILE, Tokenizer, check_free
 from electra_jax.data.tokenizers.kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
 from electra_jax.data.tokenizers.training import (
   train_byte_bpe,
@@ -47,9 +47,7 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
     UserError: the directory is taken, there is no text, the vocabulary is too small, or the disk refuses.
   """
   kind, lowercase = config_tokenizer.kind, config_tokenizer.lowercase
-  if os.path.isdir(directory) and os.listdir(directory):  # before minutes of training, not after
-    raise UserError("The directory for the tokenizer is taken", got=f"{directory} is not empty",
-                    allowed="a new or empty directory", fix="choose another directory, or move the old one away")
+  check_free(directory)  # before minutes of training, not after
   texts = iter(texts)
   first = next((text for text in texts if text.strip()), None)
   if first is None:
@@ -132,7 +130,7 @@ def _check_config(tokenizer: Tokenizer, config_tokenizer: ConfigDict, path: str)
 
 
 def _load_saved(directory: str, facts_path: str) -> Tokenizer:
-  def damaged(got):
+  def damaged(got: str) -> UserError:
     return UserError("A saved tokenizer is damaged", got=got, allowed="the files as they were saved",
                      fix="restore the directory from a copy, or train the tokenizer again in a new directory")
 

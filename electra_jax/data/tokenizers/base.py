@@ -29,6 +29,13 @@ FACTS_FILE = "tokenizer_facts.json"
 _FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
 
 
+def check_free(directory: str) -> None:
+  """Raises a UserError where something stands in the place of a new tokenizer."""
+  if os.path.lexists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
+    raise UserError("The directory for the tokenizer is taken", got=f"{directory} exists and holds something else",
+                    allowed="a new or empty directory", fix="choose another directory, or move the old one away")
+
+
 class Tokenizer(ABC):
   """Text to ids and back, and which id plays which special role.
 
@@ -149,9 +156,7 @@ class Tokenizer(ABC):
       with open(facts_path, encoding="utf-8") as file:
         if json.load(file).get("fingerprint") == self.fingerprint:
           return
-    if os.path.lexists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
-      raise UserError("The directory for the tokenizer is taken", got=f"{directory} exists and holds something else",
-                      allowed="a new or empty directory", fix="choose another directory, or move the old one away")
+    check_free(directory)
     partial = f"{os.path.normpath(directory)}.partial-{os.getpid()}"
     try:
       os.makedirs(partial)

@@ -1,7 +1,8 @@
-"""fairseq's vocabulary: the ids that it gives to GPT-2's tokens, from the three files that it reads (RoBERTa)."""
+"""Vocabulary of fairseq: the ids that it gives to GPT-2's tokens, from the three files that it reads (RoBERTa)."""
 
 import json
 import os
+import pathlib
 
 from electra_jax.errors import UserError
 
@@ -29,31 +30,24 @@ def vocabulary(dict_path: str, encoder_path: str, merges_path: str) -> dict[str,
   Raises:
     UserError: a file is missing, is not what it should be, or names a token that encoder.json lacks.
   """
-  def fault(path, got):
+  def fault(path: str, got: object) -> UserError:
     return UserError("fairseq's vocabulary cannot be read", got=f"{path}: {got}",
                      allowed="dict.txt of the model with encoder.json and vocab.bpe of GPT-2's byte-level BPE",
                      fix="put the three files beside model.pt; the model's .tar.gz holds dict.txt")
 
-  texts = []
-  for path in (dict_path, encoder_path, merges_path):
-    try:
-      with open(path, encoding="utf-8") as file:
-        texts.append(file.read())
-    except (OSError, ValueError) as error:
-      raise fault(path, error) from error
   try:
-    names = {str(i): token for token, i in json.loads(texts[1]).items()}
-  except (ValueError, AttributeError) as error:
-    raise fault(encoder_path, error) from error
+    counts, encoder, merges = (pathlib.Path(path).read_text("utf-8") for path in (dict_path, encoder_path, merges_path))
+    names = {str(i): token for token, i in json.loads(encoder).items()}
+  except (OSError, ValueError, AttributeError) as error:
+    raise fault(f"{dict_path}, {encoder_path} or {merges_path}", error) from error
   tokens = list(SPECIAL_TOKENS)
-  for number, line in enumerate(texts[0].removesuffix("\n").split("\n"), 1):
+  for number, line in enumerate(counts.removesuffix("\n").split("\n"), 1):
     entry, _, count = line.rpartition(" ")
     if not count.isdigit() or not (entry in names or entry.startswith("madeupword")):
       raise fault(f"{dict_path}:{number}", f"{line[:60]!r} is no `<GPT-2 id> <count>` with an id of encoder.json")
     tokens.append(names.get(entry, entry))
   tokens.append("<mask>")
-  files = {"vocab.json": json.dumps({token: i for i, token in enumerate(tokens)}, ensure_ascii=False).encode(),
-           "merges.txt": texts[2].encode()}
   if len(set(tokens)) < len(tokens):
     raise fault(dict_path, "a token occurs twice")
-  return files
+  return {"vocab.json": json.dumps({token: i for i, token in enumerate(tokens)}, ensure_ascii=False).encode(),
+          "merges.txt": merges.encode()}

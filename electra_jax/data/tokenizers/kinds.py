@@ -36,6 +36,12 @@ def parse_model(content: bytes) -> Any:
   return protos.ModelProto.FromString(content)  # ty: ignore[missing-attribute] - made when it is imported
 
 
+def entries_of(library: tokenizers.Tokenizer) -> list[str]:
+  """The vocabulary by id; "" where an id has no entry."""
+  names = {i: token for token, i in library.get_vocab().items()}
+  return [names.get(i, "") for i in range(max(names) + 1)]
+
+
 class LibraryTokenizer(Tokenizer):
   """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` knows of no special tokens.
 
@@ -133,11 +139,7 @@ class ByteBPE(LibraryTokenizer):
 
   def _build(self) -> list[str]:
     self._library = self.make_library(self.files, self.lowercase)
-    vocab = self._library.get_vocab()
-    self._entries = [""] * (max(vocab.values()) + 1)
-    for token, i in vocab.items():
-      self._entries[i] = token
-    self._known = {}
+    self._entries, self._known = entries_of(self._library), {}
     return self._entries
 
   def _words(self, text: str) -> list[str]:

@@ -101,15 +101,14 @@ def read_text(path: str) -> bytes:
 
 
 def _read_object(path: str) -> dict:
+  content = read_text(path)
   try:
-    found = json.loads(read_text(path))
-    if not isinstance(found, dict):
-      raise ValueError(f"a {type(found).__name__}, not an object")
+    settings = json.loads(content)
+    if not isinstance(settings, dict):
+      raise ValueError(f"a {type(settings).__name__}, not an object")
   except ValueError as error:
-    if isinstance(error, UserError):
-      raise
     raise UserError(UNSUPPORTED, got=f"{path}: {error}", allowed="a JSON object", fix="restore the file") from error
-  return found
+  return settings
 
 
 def _content(path: str) -> dict:

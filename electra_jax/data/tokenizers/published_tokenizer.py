@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import tokenizers
 from tokenizers import processors
 
-from electra_jax.data.tokenizers.kinds import LibraryTokenizer, goes_on_from_bytes, goes_on_from_piece, trimmed
+from electra_jax.data.tokenizers import kinds
 
 FILE = "published_tokenizer.json"
 
@@ -55,7 +55,7 @@ def _without_special_tokens(content: dict) -> dict:
                     "added_tokens": [token for token in content["added_tokens"] if token["content"] not in hidden]}
 
 
-class PublishedTokenizer(LibraryTokenizer):
+class PublishedTokenizer(kinds.LibraryTokenizer):
   """Any tokenizer.json whose kind is known; a text is encoded as a whole, for settings may reach across spaces."""
 
   kind = "published"
@@ -72,10 +72,7 @@ class PublishedTokenizer(LibraryTokenizer):
       self._reader.post_processor = processors.ByteLevel(trim_offsets=True)
     normalizer = self._library.normalizer
     self.lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
-    vocab = self._reader.get_vocab()
-    self._entries = [""] * (max(vocab.values()) + 1)
-    for token, i in vocab.items():
-      self._entries[i] = token
+    self._entries = kinds.entries_of(self._reader)
     self._never_text = {i for i, token in self._reader.get_added_tokens_decoder().items() if token.special}
     return self._entries
 
@@ -92,7 +89,7 @@ class PublishedTokenizer(LibraryTokenizer):
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     ids, offsets = super().encode_words(text)
-    return ids, [trimmed(text, *offset) for offset in offsets]
+    return ids, [kinds.trimmed(text, *offset) for offset in offsets]
 
   def _words(self, text: str) -> list[str]:
     return [text]
@@ -101,8 +98,8 @@ class PublishedTokenizer(LibraryTokenizer):
     entry = self._entries[token_id]
     if self.kind == "wordpiece":
       return entry.startswith(self.prefix)
-    return goes_on_from_bytes(entry, self._reader.decode([token_id])) if self.kind == "byte_bpe" else (
-      goes_on_from_piece(entry))
+    return kinds.goes_on_from_bytes(entry, self._reader.decode([token_id])) if self.kind == "byte_bpe" else (
+      kinds.goes_on_from_piece(entry))
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     return not token or token_id in self._never_text or super()._is_filler(token_id, token)

@@ -1,28 +1,19 @@
 """Published vocabularies: tokenizers that give the ids of transformers' AutoTokenizer for the same folder.
 
 AutoTokenizer takes some classes' entries alone from tokenizer.json and builds the steps before them from
-tokenizer_config.json (BERT's, RoBERTa's, ALBERT's); for PreTrainedTokenizerFast tokenizer.json holds as it stands.
+tokenizer_config.json (BERT's, RoBERTa's); for PreTrainedTokenizerFast tokenizer.json holds as it stands.
 """
 
-import base64
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tokenizers
 from absl import logging
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from electra_jax.data.tokenizers import fairseq_vocabulary, published_tokenizer
+from electra_jax.data.tokenizers import fairseq_vocabulary, kinds, published_tokenizer
 from electra_jax.data.tokenizers.base import LACKS_ROLES, SPECIAL_NAMES, Tokenizer
-from electra_jax.data.tokenizers.kinds import (
-  ByteBPE,
-  LibraryTokenizer,
-  SentencePiece,
-  SentencePieceBPE,
-  WordPiece,
-  parse_model,
-)
 from electra_jax.data.tokenizers.published_source import (
   SUPPORTED,
   UNSUPPORTED,
@@ -38,9 +29,10 @@ from electra_jax.errors import UserError
 
 # `model_type` of config.json -> the class that reads its vocabulary where tokenizer_config.json names none.
 MODEL_CLASSES = {**dict.fromkeys(("bert", "electra", "distilbert", "mobilebert", "convbert"), "BertTokenizer"),
-                 "roberta": "RobertaTokenizer", "albert": "AlbertTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
-                 "camembert": "CamembertTokenizer"}
-NATIVE = {"WordPiece": "wordpiece", "BPE": "byte_bpe", "Unigram": "sentencepiece"}  # model -> kind of its own files
+                 "roberta": "RobertaTokenizer"}
+# Likewise of classes whose steps are not built here; their tokenizer.json holds as it stands, where it is asked for.
+UNBUILT = {"albert": "AlbertTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
+NATIVE = {"WordPiece": "wordpiece", "BPE": "byte_bpe"}  # model -> kind of its own files
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend")
 
 
@@ -48,9 +40,8 @@ class Built(NamedTuple):
   """A library's object before its added tokens."""
 
   library: tokenizers.Tokenizer
-  plain: LibraryTokenizer | None = None  # what it is where nothing else is set: with words that are remembered
+  plain: kinds.LibraryTokenizer | None = None  # what it is where nothing else is set: with words that are remembered
   has_roles: bool = True  # whether the class registers the usual special tokens unasked
-  extra: tuple[AddedToken, ...] = ()  # that the vocabulary's own file declares
 
 
 def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> Tokenizer:
@@ -66,7 +57,7 @@ def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> T
   """
   fairseq_files = fairseq_vocabulary.find(path)
   if fairseq_files:
-    return ByteBPE(fairseq_vocabulary.vocabulary(*fairseq_files), lowercase=False, source=path)
+    return kinds.ByteBPE(fairseq_vocabulary.vocabulary(*fairseq_files), lowercase=False, source=path)
   try:
     source = read(path, lowercase)
     built = _builder(source, kind)(source)
@@ -85,11 +76,11 @@ def _finish(source: Source, built: Built) -> Tokenizer:
   others = [settings[key] for key in settings if key.endswith("_token") and isinstance(settings[key], str | dict)]
   special = {*roles.values(), *map(name_of, others)}
   there = library.get_added_tokens_decoder().values()
-  known = {repr(token) for token in there}
-  new = [token for _, token in sorted(source.added.items(), key=lambda item: item[0]) if repr(token) not in known]
+  new = [token for _, token in sorted(source.added.items(), key=lambda item: item[0])
+         if repr(token) not in set(map(repr, there))]
   usual = [next((name for name in names if library.token_to_id(name) is not None), None)
            for role, names in SPECIAL_NAMES.items() if role not in roles and built.has_roles]
-  for token in map(make_token, (*others, *extra_tokens(settings), *built.extra, *filter(None, usual))):
+  for token in map(make_token, (*others, *extra_tokens(settings), *filter(None, usual))):
     if token.content not in {other.content for other in (*there, *new)}:
       if token.content == "<mask>" and isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
         token = AddedToken("<mask>", special=True, normalized=False, lstrip=True)  # the space before it belongs to it
@@ -111,8 +102,8 @@ def _finish(source: Source, built: Built) -> Tokenizer:
   return published_tokenizer.PublishedTokenizer(published_tokenizer.files_of(library, roles), False, source.where)
 
 
-def _plain(row: type[LibraryTokenizer], files: dict[str, bytes], lowercase: bool, source: Source
-           ) -> LibraryTokenizer | None:
+def _plain(row: type[kinds.LibraryTokenizer], files: dict[str, bytes], lowercase: bool, source: Source
+           ) -> kinds.LibraryTokenizer | None:
   """The plain tokenizer of a vocabulary; None where its special tokens have other names."""
   try:
     return row(files, lowercase, source.where)
@@ -137,12 +128,14 @@ def _essence(library: tokenizers.Tokenizer) -> dict:
 
 
 def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tokenizer]:
-  name, content, files = source.tokenizer_class, source.content, source.files.keys()
+  name = source.tokenizer_class or UNBUILT.get(source.model_type, "")
+  content, files = source.content, source.files.keys()
   if name and name not in CLASSES and name not in AS_IT_STANDS:
-    raise source.refused(f"tokenizer_class={name!r}", fix=f"convert it to a tokenizer.json of one of "
-                         f"{', '.join(sorted({*CLASSES, 'PreTrainedTokenizerFast'}))}")
-  by_files = {"byte_bpe": (_byte_bpe, ByteBPE), "sentencepiece": (_sentencepiece, SentencePiece),
-              "wordpiece": (_bert, WordPiece), "sentencepiece_bpe": (_sentencepiece_bpe, SentencePieceBPE)}
+    raise source.refused(f"tokenizer_class={name!r}", fix='set "tokenizer_class": "PreTrainedTokenizerFast" in '
+                         "tokenizer_config.json where a tokenizer.json beside it is right, or convert it to one of "
+                         f"{', '.join(sorted(CLASSES))}")
+  by_files = {"byte_bpe": (_byte_bpe, kinds.ByteBPE), "sentencepiece": (_sentencepiece, kinds.SentencePiece),
+              "wordpiece": (_bert, kinds.WordPiece), "sentencepiece_bpe": (_sentencepiece_bpe, kinds.SentencePieceBPE)}
   fitting = [key for key, (_, row) in by_files.items() if set(row.file_names) <= files]
   if name in CLASSES:
     model, build = CLASSES[name]
@@ -164,10 +157,10 @@ def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tok
 
 def _expect(source: Source, part: str, wanted: dict) -> None:
   """Raises where tokenizer.json says what the class in tokenizer_config.json does not look at."""
-  found = (source.content or {}).get(part) if source.content else wanted
+  step = (source.content.get(part) or {}) if source.content else wanted
   for key, value in wanted.items():
-    if (found or {}).get(key) not in (value, *(("", None) if value is None else ())):
-      raise source.refused(f"tokenizer.json has {part}.{key}={(found or {}).get(key)!r}, but tokenizer_class="
+    if step.get(key) not in (value, *(("", None) if value is None else ())):
+      raise source.refused(f"tokenizer.json has {part}.{key}={step.get(key)!r}, but tokenizer_class="
                            f"{source.tokenizer_class or 'unsaid'} takes it for {value!r}",
                            fix='set "tokenizer_class": "PreTrainedTokenizerFast" if tokenizer.json is right')
 
@@ -188,7 +181,7 @@ def _bert(source: Source) -> Built:
     strip_accents=source.flag("strip_accents", None), lowercase=lowercase)
   library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-  return Built(library, _plain(WordPiece, {"vocab.txt": text}, lowercase, source))
+  return Built(library, _plain(kinds.WordPiece, {"vocab.txt": text}, lowercase, source))
 
 
 def _vocab_txt(vocab: dict[str, int], source: Source) -> bytes:
@@ -203,9 +196,9 @@ def _lowercase(source: Source, entries: list[str]) -> bool:
 
   Capitals in a lowercased vocabulary are wasted, but text with capitals is [UNK] for a vocabulary without them.
   """
-  said = source.flag("do_lower_case", None)
-  if said is not None:
-    return said
+  setting = source.flag("do_lower_case", None)
+  if setting is not None:
+    return setting
   words = [entry for entry in entries if entry.isascii() and entry.strip("#").isalpha()]
   share = sum(entry.lower() != entry for entry in words) / max(len(words), 1)
   if source.lowercase is False and words and not share:
@@ -228,55 +221,17 @@ def _byte_bpe(source: Source) -> Built:
   if source.content and source.content["normalizer"]:
     _expect(source, "normalizer", {"type": None})
   files = _bpe_files(source.content["model"]) if source.content else {
-    name: read_text(source.files[name]) for name in ByteBPE.file_names}
+    name: read_text(source.files[name]) for name in kinds.ByteBPE.file_names}
   lowercase, prefix_space = bool(source.lowercase), source.flag("add_prefix_space", False)
-  library = ByteBPE.make_library(files, lowercase)
+  library = kinds.ByteBPE.make_library(files, lowercase)
   library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-  return Built(library, _plain(ByteBPE, files, lowercase, source))
+  return Built(library, _plain(kinds.ByteBPE, files, lowercase, source))
 
 
 def _bpe_files(model: dict) -> dict[str, bytes]:
   """vocab.json and merges.txt from a tokenizer.json."""
   return {"vocab.json": json.dumps(model["vocab"], ensure_ascii=False).encode("utf-8"),
           "merges.txt": merges_text(model["merges"]).encode("utf-8")}
-
-
-def _unigram(source: Source) -> Built:
-  """ALBERT's, XLM-R's and CamemBERT's: a Unigram model behind the table of characters of its SentencePiece file."""
-  name, extra = source.tokenizer_class or MODEL_CLASSES[source.model_type], ()
-  is_albert = name == "AlbertTokenizer"
-  if source.content:
-    vocab = [tuple(entry) for entry in source.content["model"]["vocab"]]
-    charsmap = next((step["precompiled_charsmap"] for step in _steps(source.content["normalizer"])
-                     if step["type"] == "Precompiled"), None)
-    charsmap = base64.b64decode(charsmap) if charsmap else None
-  elif is_albert:
-    with open(source.files["sentencepiece.model"], "rb") as file:
-      proto = parse_model(file.read())
-    vocab, charsmap = [(piece.piece, piece.score) for piece in proto.pieces], proto.normalizer_spec.precompiled_charsmap
-    extra = tuple(AddedToken(piece.piece, normalized=False, special=piece.type == 3) for piece in proto.pieces
-                  if piece.type in (3, 4))  # control symbols; what the model's maker has defined
-  else:
-    raise source.refused(f"{name} without tokenizer.json: its ids are not those "
-                         "of the SentencePiece file", fix="save it once with transformers, which writes tokenizer.json")
-  entries, unk = [entry for entry, _ in vocab], name_of(source.settings.get("unk_token") or "<unk>")
-  library = tokenizers.Tokenizer(models.Unigram(vocab, entries.index(unk), byte_fallback=False))
-  steps = [normalizers.Precompiled(charsmap)] if charsmap else []
-  if is_albert:
-    accents = [] if source.flag("keep_accents", False) else [normalizers.NFKD(), normalizers.StripAccents()]
-    lower = [normalizers.Lowercase()] if _lowercase(source, []) else []
-    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), *accents, *lower, *steps]
-  library.normalizer = normalizers.Sequence(steps)
-  spaces: dict[str, Any] = {"replacement": "▁",
-                            "prepend_scheme": "always" if source.flag("add_prefix_space", True) else "never"}
-  library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
-                                                   pre_tokenizers.Metaspace(**spaces)])
-  library.decoder = decoders.Metaspace(**spaces)
-  return Built(library, extra=extra)
-
-
-def _steps(step: dict | None) -> list[dict]:
-  return [] if not step else step.get("normalizers") or [step]
 
 
 def _sentencepiece(source: Source) -> Tokenizer:
@@ -286,12 +241,12 @@ def _sentencepiece(source: Source) -> Tokenizer:
     raise source.refused(f"added tokens beside a SentencePiece model ({next(iter(source.added.values())).content!r})",
                          fix="save it once with transformers, which writes tokenizer.json")
   with open(source.files["sentencepiece.model"], "rb") as file:
-    return SentencePiece({"sentencepiece.model": file.read()}, lowercase, source.where)
+    return kinds.SentencePiece({"sentencepiece.model": file.read()}, lowercase, source.where)
 
 
 def _sentencepiece_bpe(source: Source) -> Tokenizer:
   tokenizer = _sentencepiece(source)
-  return SentencePieceBPE(tokenizer.files, tokenizer.lowercase, source.where)
+  return kinds.SentencePieceBPE(tokenizer.files, tokenizer.lowercase, source.where)
 
 
 def _as_it_stands(source: Source) -> Built:
@@ -299,14 +254,13 @@ def _as_it_stands(source: Source) -> Built:
   kind = published_tokenizer.kind_of(content)
   if kind == "wordpiece":
     lowercase = (content["normalizer"] or {}).get("lowercase", False)
-    plain = _plain(WordPiece, {"vocab.txt": _vocab_txt(content["model"]["vocab"], source)}, lowercase, source)
+    plain = _plain(kinds.WordPiece, {"vocab.txt": _vocab_txt(content["model"]["vocab"], source)}, lowercase, source)
   elif kind == "byte_bpe":
-    plain = _plain(ByteBPE, _bpe_files(content["model"]), bool(content["normalizer"]), source)
+    plain = _plain(kinds.ByteBPE, _bpe_files(content["model"]), bool(content["normalizer"]), source)
   return Built(tokenizers.Tokenizer.from_str(json.dumps(content)), plain, has_roles=not source.tokenizer_class)
 
 
 CLASSES = {  # of transformers -> (type of the model in its tokenizer.json, builder)
   **dict.fromkeys(("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "MobileBertTokenizer",
                    "ConvBertTokenizer", "SqueezeBertTokenizer", "LayoutLMTokenizer"), ("WordPiece", _bert)),
-  **dict.fromkeys(("RobertaTokenizer", "LongformerTokenizer", "BartTokenizer"), ("BPE", _byte_bpe)),
-  **dict.fromkeys(("AlbertTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _unigram))}
+  **dict.fromkeys(("RobertaTokenizer", "LongformerTokenizer", "BartTokenizer"), ("BPE", _byte_bpe))}
