@@ -23,7 +23,8 @@ class JointSpanHead(nn.Module):
   in its vector, an end's is Dense, GELU, layer norm and Dense of [token's vector; start's vector]. Both distributions
   are over the real tokens; an end before its start has no share. [CLS] as start and end stands for "not in here".
 
-  Differs from the released ELECTRA code: layer norm, as in XLNet's; the ends of a start share out their probability
+  Differs from the released ELECTRA code: both distributions are over all real tokens, the question's included, where
+  the code's are over the context and [CLS]; layer norm, as in XLNet's; the ends of a start share out their probability
   from the start on; spans are compared by log-probabilities, since the logits of two starts' ends have no common zero;
   and the classifier for "no answer" reads [CLS] alone. The hidden layer is as wide as the encoder (512 there), with
   dropout before it (none there).
