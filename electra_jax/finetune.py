@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
-from electra_jax.data import pipeline
+from electra_jax.data import readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
 from electra_jax.finetuning import losses, predictions, pretrained, report, results
@@ -65,7 +65,7 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
   workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
-  pipeline.start_import(config.data.reader)
+  readers.start_import(config.data.reader)
   run = make_run(config, task, start, mesh)
   say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
@@ -184,8 +184,8 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   bar = progress.Progress(num_steps, start_step, enabled=is_main)
   curve = results.read_curve(folder, start_step)
   is_stale = functools.partial(results.is_stale, curve, task.metric, config.task.patience_evals)
-  source = pipeline.BatchSource(lambda steps: train_batch(run, train, seeds, steps[0]))
-  rows = pipeline.read_batches(source, start_step, num_steps, config.data.reader)
+  source = readers.BatchSource(lambda steps: train_batch(run, train, seeds, steps[0]))
+  rows = readers.read_batches(source, start_step, num_steps, config.data.reader)
   window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
 
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
@@ -290,7 +290,7 @@ def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Arr
   return state._replace(step=state.step + 1, params=params, opt_state=opt_state), loss
 
 
-def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> pipeline.Batch:
+def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> readers.Batch:
   """The batch of an update (from 0), [seeds, rows, ...]: each seed has its own order in each epoch; a pure function of
   (seed, step)."""
   size = run.config.train.batch_size

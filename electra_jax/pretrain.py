@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import distributed, finetune, flops, memory, metrics, progress, sharding
-from electra_jax.data import pipeline
+from electra_jax.data import pipeline, readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.exchange import hub, published
@@ -51,12 +51,12 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   workdir_lib.record_config(given, config, workdir, data.text, recipe)
 
   # ---- Restore: the newest good checkpoint, or a start.
-  pipeline.start_import(config.data.reader)
+  readers.start_import(config.data.reader)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
   writer, bar, timer, watch = open_logs(run, data, state, workdir, start_up)
-  rows = pipeline.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
+  rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
     for step in range(start_step + updates, num_steps + 1, updates):

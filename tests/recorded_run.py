@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from electra_jax import distributed, main, objectives
-from electra_jax.data import pipeline
+from electra_jax.data import pipeline, readers
 from electra_jax.sharding import path_name
 from electra_jax.training import checkpoints
 from tests import fake_objective
@@ -69,7 +69,7 @@ def install() -> None:
     return reached(self, step) or step == int(os.environ.get("STOP_AFTER", "-1"))
 
   if "HANG_AFTER" in os.environ:
-    pipeline.LONGEST_SECONDS, make_batch = 2, pipeline._make_batch
+    readers.LONGEST_SECONDS, make_batch = 2, pipeline._make_batch
     calls = itertools.count(1)
 
     def make_or_hang(*arguments, **options):

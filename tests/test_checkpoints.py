@@ -232,7 +232,7 @@ def test_what_a_run_saves_is_finite_whatever_asks(tmp_path, monkeypatch, asks):
   monkeypatch.setattr(pretrain.finetune, "finetune_run", lambda *arguments: {})
   batch_at_of = pretrain.pipeline.make_batch_at
   bad = {"masked_weights": np.float32(np.nan)}
-  monkeypatch.setattr(pretrain.pipeline, "make_batch_at", lambda *arguments, **options: pretrain.pipeline.BatchSource(
+  monkeypatch.setattr(pretrain.pipeline, "make_batch_at", lambda *arguments, **options: pretrain.readers.BatchSource(
     lambda steps: {name: rows * bad[name] if steps[0] == 3 and name in bad else rows
                    for name, rows in batch_at_of(*arguments, **options)(steps[0]).items()}))
   if asks == "SIGTERM":

@@ -32,7 +32,7 @@ FORBIDDEN = {  # folder -> packages it must never import
   "optim": {"tensorflow", "tensorflow_datasets"},
 }
 ONLY_IN = {  # package -> files that may import it
-  "tensorflow": {"data/pipeline.py",  # tf.data
+  "tensorflow": {"data/readers.py",  # tf.data
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
   "tensorflow_datasets": {"data/sources/tfds.py"}, "pyarrow": {"data/sources/records.py"},
   "etils": {"data/sources/files.py"},

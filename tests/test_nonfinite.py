@@ -79,7 +79,7 @@ def test_a_run_with_nan_batches(tmp_path, monkeypatch, policy):
 
   def make_batch_at(*arguments, **options):
     batch_at = batch_at_of(*arguments, **options)
-    return pretrain.pipeline.BatchSource(lambda steps: batch_at(steps[0]) | (
+    return pretrain.readers.BatchSource(lambda steps: batch_at(steps[0]) | (
       {"masked_weights": np.full_like(batch_at(steps[0])["masked_weights"], np.nan)} if steps[0] == 3 else {}))
 
   monkeypatch.setattr(pretrain.pipeline, "make_batch_at", make_batch_at)

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from ml_collections import ConfigDict
 
 from electra_jax import sharding, tasks
-from electra_jax.data import pipeline
+from electra_jax.data import readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
@@ -68,12 +68,12 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[dict[str, np.nda
   size, rows = run.config.eval.batch_size, split.features
   parts, chunks = [], batches.by_length(rows, size)
 
-  def make_one(steps: range) -> pipeline.Batch:
+  def make_one(steps: range) -> readers.Batch:
     chosen = chunks[steps[0]]
     length = batches.length_of([rows[chosen[-1]]], run.config.task)
     return batches.collate([rows[i] for i in chosen], size, length, run.start.tokenizer.pad_id, run.task.head)
 
-  read = pipeline.read_batches(pipeline.BatchSource(make_one), 0, len(chunks), run.config.data.reader,
+  read = readers.read_batches(readers.BatchSource(make_one), 0, len(chunks), run.config.data.reader,
                                what="batches of a dev split")
   computed = (outputs_of(params, put(batch, run.mesh, row_axis=0)) for batch in read)
   for chosen, outputs in zip(chunks, batches.one_ahead(computed), strict=True):

@@ -12,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax.data import pipeline, shards
+from electra_jax.data import pipeline, readers, shards
 from electra_jax.data.shards import corpus
 from electra_jax.data.sources import documents
 from electra_jax.data.tokenizers import Tokenizer
@@ -135,14 +135,14 @@ def _time_reading(config: ConfigDict, tokenizer: Tokenizer, directory: str, seco
   batch_at = pipeline.make_batch_at(examples, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed)
   for reader in ("tf", "threads"):
-    batches = pipeline.read_batches(batch_at, 0, 1 << 40, reader)
+    batches = readers.read_batches(batch_at, 0, 1 << 40, reader)
     with contextlib.closing(batches):
       for _ in range(50):  # start-up, and every shard is checked
         next(batches)
       yield {"name": f"{reader}, length {config.data.sequence_length}", **_speed(batches, seconds)}
 
 
-def _speed(batches: Iterator[pipeline.Batch], seconds: float) -> dict:
+def _speed(batches: Iterator[readers.Batch], seconds: float) -> dict:
   count, sequences = 0, 0
   wall, processor = time.perf_counter(), time.process_time()
   while time.perf_counter() - wall < seconds:

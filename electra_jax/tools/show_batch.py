@@ -12,7 +12,7 @@ from rich.text import Text
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax.data import pipeline, sentences, shards, tokenizers
+from electra_jax.data import pipeline, readers, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
@@ -37,7 +37,7 @@ NSP_LABELS = {IS_NEXT: "B follows A", IS_RANDOM: "B is another document's"}
 STYLES = {"original": "bold green", "masked": "bold yellow", "corrupted": "bold red"}
 
 
-def row_lines(batch: pipeline.Batch, row: int, corrupted_ids: np.ndarray | None = None
+def row_lines(batch: readers.Batch, row: int, corrupted_ids: np.ndarray | None = None
               ) -> list[tuple[str, np.ndarray, np.ndarray]]:
   """(name, ids, is_marked) of each line that shows a row, padding left out.
 
@@ -70,7 +70,7 @@ def render(tokenizer: Tokenizer, ids: np.ndarray, marked: np.ndarray, style: str
 
 
 def show(config: ConfigDict, directory: str, tokenizer: Tokenizer, step: int, rows: int, console: Console,
-         corrupt: Callable[[pipeline.Batch], np.ndarray] | None = None) -> None:
+         corrupt: Callable[[readers.Batch], np.ndarray] | None = None) -> None:
   """Prints the first rows of a step's global batch; with `corrupt`, also the discriminator's input that it makes.
 
   Raises:
@@ -95,7 +95,7 @@ def show(config: ConfigDict, directory: str, tokenizer: Tokenizer, step: int, ro
 
 
 def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Console
-                 ) -> Callable[[pipeline.Batch], np.ndarray] | None:
+                 ) -> Callable[[readers.Batch], np.ndarray] | None:
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
   if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":
     return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint

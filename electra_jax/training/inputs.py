@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax import distributed, objectives
-from electra_jax.data import pipeline, shards, tokenizers
+from electra_jax.data import pipeline, readers, shards, tokenizers
 from electra_jax.data.shards import corpus
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
@@ -22,7 +22,7 @@ class Data(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   train: shards.ShardedExamples
   heldout: shards.ShardedExamples
-  batch_at: pipeline.BatchSource  # this process's rows of the global batch of each step
+  batch_at: readers.BatchSource  # this process's rows of the global batch of each step
   unigram_entropy: float  # of the held-out tokens, nats: what an MLM loss must beat
   text: dict  # path and checksum of what the shards were made from
   token_counts: np.ndarray | None  # int [tokens] of the training split, for generators that are made of it

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from electra_jax.data import pipeline
+from electra_jax.data import readers
 from electra_jax.errors import NoAnswerError
 
 
@@ -16,8 +16,8 @@ def test_batches_pass_unchanged_and_a_slow_one_is_no_fault():
       time.sleep(0.05)
       yield number
 
-  assert list(pipeline._in_time(slow(), "batches")) == [0, 1, 2, 3]
-  assert list(pipeline._in_time(iter([]), "batches")) == []
+  assert list(readers._in_time(slow(), "batches")) == [0, 1, 2, 3]
+  assert list(readers._in_time(iter([]), "batches")) == []
 
 
 def test_closing_ends_the_thread_and_what_it_runs():
@@ -31,7 +31,7 @@ def test_closing_ends_the_thread_and_what_it_runs():
       ended.append(True)
 
   before = set(threading.enumerate())
-  batches = pipeline._in_time(endless(), "batches")
+  batches = readers._in_time(endless(), "batches")
   assert next(batches) == 1
   assert set(threading.enumerate()) > before
   batches.close()
@@ -42,8 +42,8 @@ def test_closing_ends_the_thread_and_what_it_runs():
 def test_a_hung_worker_is_noticed_in_time(reader, monkeypatch):
   """One of several worker threads waits for a disk that does not answer; the batches before it are used."""
   if reader == "tf":
-    pipeline._import_tensorflow()  # seconds, which are not timed here
-  monkeypatch.setattr(pipeline, "LONGEST_SECONDS", 2)
+    readers._import_tensorflow()  # seconds, which are not timed here
+  monkeypatch.setattr(readers, "LONGEST_SECONDS", 2)
   answers = []
 
   def batch_at(step):
@@ -51,8 +51,8 @@ def test_a_hung_worker_is_noticed_in_time(reader, monkeypatch):
       wait_for_the_disk(answers)
     return {"step": np.full(1, step)}
 
-  source = pipeline.BatchSource(lambda steps: batch_at(steps[0]))
-  batches = pipeline.read_batches(source, 0, 10, reader, prefetch_batches=2)
+  source = readers.BatchSource(lambda steps: batch_at(steps[0]))
+  batches = readers.read_batches(source, 0, 10, reader, prefetch_batches=2)
   try:
     assert [int(next(batches)["step"][0]) for _ in range(3)] == [0, 1, 2]
     started = time.monotonic()

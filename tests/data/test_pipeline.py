@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from electra_jax.data import order, pipeline
+from electra_jax.data import order, pipeline, readers
 from electra_jax.errors import UserError
 from tests.data.fakes import FakeTokenizer
 
@@ -48,7 +48,7 @@ def make(number=50, batch_size=8, seed=3, **processes):
 
 def single(batch_at):
   """A source of one batch at a time."""
-  return pipeline.BatchSource(lambda steps: batch_at(steps[0]))
+  return readers.BatchSource(lambda steps: batch_at(steps[0]))
 
 
 def assert_equal(a, b):
@@ -102,7 +102,7 @@ def test_every_example_once_per_epoch_over_processes(processes):
 def test_readers_give_the_same_bytes_from_any_step(reader):
   batch_at = make()
   for start, stop in ((0, 17), (9, 17), (16, 17), (17, 17), (20, 17)):
-    batches = list(pipeline.read_batches(batch_at, start, stop, reader, prefetch_batches=3))
+    batches = list(readers.read_batches(batch_at, start, stop, reader, prefetch_batches=3))
     assert len(batches) == max(0, stop - start)
     for step, batch in zip(range(start, stop), batches):
       assert_equal(batch, batch_at(step))
@@ -117,7 +117,7 @@ def test_exceptions_arrive_unchanged_and_in_order(reader):
       raise UserError(f"Shard of step {step}", got="x", allowed="y", fix="z")
     return good(step)
 
-  batches = pipeline.read_batches(single(batch_at), 2, 100, reader, prefetch_batches=4)
+  batches = readers.read_batches(single(batch_at), 2, 100, reader, prefetch_batches=4)
   assert [len(next(batches)["input_ids"]) for _ in range(3)] == [8] * 3
   with pytest.raises(UserError) as error:
     next(batches)
@@ -138,7 +138,7 @@ def test_a_fault_in_a_group_of_steps_comes_after_the_good_batches(reader):
     return read(example_ids)
 
   examples.read = read_or_fail
-  batches = pipeline.read_batches(batch_at, 0, 100, reader, prefetch_batches=4)
+  batches = readers.read_batches(batch_at, 0, 100, reader, prefetch_batches=4)
   for step in range(faulty):
     assert_equal(next(batches), expected[step])
   with pytest.raises(UserError, match="damaged"):
@@ -155,7 +155,7 @@ def test_consumer_may_stop_early(reader):
     return good(step)
 
   before = set(threading.enumerate())
-  batches = pipeline.read_batches(single(batch_at), 0, 10**9, reader, prefetch_batches=2)
+  batches = readers.read_batches(single(batch_at), 0, 10**9, reader, prefetch_batches=2)
   for _ in itertools.islice(batches, 3):
     pass
   batches.close()
@@ -175,7 +175,7 @@ def test_threads_look_ahead_is_bounded():
     made.append(step)
     return good(step)
 
-  batches = pipeline.read_batches(single(batch_at), 0, 100, "threads", prefetch_batches=3)
+  batches = readers.read_batches(single(batch_at), 0, 100, "threads", prefetch_batches=3)
   next(batches)
   time.sleep(0.1)
   assert sorted(made) == [0, 1, 2, 3, 4]
@@ -185,17 +185,17 @@ def test_threads_look_ahead_is_bounded():
 def test_without_tensorflow(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
   batch_at = make()
-  for step, batch in enumerate(pipeline.read_batches(batch_at, 0, 3, "auto", 2)):
+  for step, batch in enumerate(readers.read_batches(batch_at, 0, 3, "auto", 2)):
     assert_equal(batch, batch_at(step))
   with pytest.raises(UserError) as error:
-    next(pipeline.read_batches(batch_at, 0, 3, "tf", 2))
+    next(readers.read_batches(batch_at, 0, 3, "tf", 2))
   assert "pip install tensorflow-cpu" in str(error.value) and "threads" in str(error.value)
 
 
 def test_tensorflow_is_imported_only_by_its_reader():
   import subprocess
-  program = ("import sys; from electra_jax.data import pipeline, shards; "
-             "list(pipeline.read_batches(pipeline.BatchSource(lambda steps: {}), 0, 3, 'threads', 2)); "
+  program = ("import sys; from electra_jax.data import pipeline, readers, shards; "
+             "list(readers.read_batches(readers.BatchSource(lambda steps: {}), 0, 3, 'threads', 2)); "
              "sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)")
   assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -240,20 +240,20 @@ def test_evaluation_sees_every_example_once(number, batch_size, max_examples, ba
 def test_tensorflow_is_imported_meanwhile(monkeypatch):
   began, may_end = threading.Event(), threading.Event()
 
-  real_import = pipeline._import_tensorflow
+  real_import = readers._import_tensorflow
 
   def slow_import():
     began.set()
     assert may_end.wait(60)
     return real_import()
 
-  monkeypatch.setattr(pipeline, "_import_tensorflow", slow_import)
-  pipeline.start_import("threads")
+  monkeypatch.setattr(readers, "_import_tensorflow", slow_import)
+  readers.start_import("threads")
   assert not began.is_set()
-  pipeline.start_import("auto")
+  readers.start_import("auto")
   assert began.wait(10)  # and the caller has gone on
   batch_at = make()
-  batches = pipeline.read_batches(batch_at, 0, 30, "auto", prefetch_batches=2)
+  batches = readers.read_batches(batch_at, 0, 30, "auto", prefetch_batches=2)
   first = [next(batches) for _ in range(3)]  # nobody waits for the import
   may_end.set()
   for step, batch in enumerate([*first, *batches]):
@@ -282,8 +282,8 @@ def fine_tuning(reader):
     seen.append(batch["input_ids"].shape)
     return {"head": np.asarray(batch["input_ids"]).sum(1)[None, :, None]}
 
-  source = pipeline.BatchSource(lambda steps: finetune.train_batch(run, features, (0, 1), steps[0]))
-  updates = list(pipeline.read_batches(source, 1, 5, reader))
+  source = readers.BatchSource(lambda steps: finetune.train_batch(run, features, (0, 1), steps[0]))
+  updates = list(readers.read_batches(source, 1, 5, reader))
   (found,) = predictions.predict(run, predictions.Split([], features), outputs_of, None)
   assert found["head"][:, 0].tolist() == [sum(feature["input_ids"]) for feature in features]
   return updates, seen

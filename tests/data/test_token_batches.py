@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
-from electra_jax.data import order, pipeline, shards
+from electra_jax.data import order, pipeline, readers, shards
 from electra_jax.data.order import TokenBatches
 from tests.data.corpora import make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
@@ -131,7 +131,7 @@ def test_readers_take_changing_shapes_and_any_start(prepared, reader):
   config, examples = prepared
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=4, seed=3)
   for start in (0, 37):
-    for step, batch in enumerate(pipeline.read_batches(batch_at, start, start + 12, reader, 3), start):
+    for step, batch in enumerate(readers.read_batches(batch_at, start, start + 12, reader, 3), start):
       assert_equal_fields(batch, batch_at(step))
 
 
@@ -143,7 +143,7 @@ def test_labels_reach_the_batches(tmp_path, reader):
                                    num_static_masks=10, never_mask=(), max_predictions=3))
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=8, seed=0)
-  for step, batch in enumerate(pipeline.read_batches(batch_at, 0, 5, reader, 2)):
+  for step, batch in enumerate(readers.read_batches(batch_at, 0, 5, reader, 2)):
     ids, _ = order.example_order(step, 8, len(examples), 0)
     assert batch["nsp_label"].dtype == np.int32 and batch["nsp_label"].tolist() == examples.nsp_labels(ids).tolist()
   last = list(pipeline.eval_batches(examples, config, TOKENIZER, batch_size=8, max_examples=11, seed=0))[-1]
