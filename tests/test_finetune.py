@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import html
 import json
 import os
 import pathlib
@@ -82,6 +83,16 @@ def test_what_is_left_of_a_run(finished, source):
   assert not [name for name in again.encoder if name.endswith("_head")]
   wanted = pretrained.load(source[1]).encoder
   assert jax.tree.map(np.shape, again.encoder) == jax.tree.map(np.shape, wanted)
+
+
+def test_what_there_is_to_beat_is_said_everywhere(finished):
+  """The same sentence in results.md, in the report and in the model card; on the console see the next test."""
+  workdir, summary = finished
+  told = results.describe_baselines(workdir, "accuracy", summary["accuracy"]["median"])
+  assert told.startswith("On the same dev examples: always the commonest answer, accuracy ")
+  assert told in pathlib.Path(workdir, "results.md").read_text()
+  assert told in html.unescape(report.results_of(report.read(workdir)))
+  assert export.last_evaluation(workdir, 0)["baselines"] == told
 
 
 def test_labels_are_introduced_before_the_training(source, tmp_path, capsys, monkeypatch):
