@@ -17,31 +17,52 @@ def load(path: str, step: int | None = None):
 
   Raises:
     UserError: there is no model, or it cannot be read.
+
+  >>> load("runs/mine").step, load("runs/mine", step=20).step
+  (40, 20)
   """
   from electra_jax.inference import loading
   return loading.load(path, step)
 
 
 def fill_mask(run, texts, top_k: int = 5) -> list:
-  """For each text and each of its [MASK]s the `top_k` likeliest tokens, as (text, id, probability)."""
+  """For each text and each of its [MASK]s the `top_k` likeliest tokens, as (text, token_id, probability).
+
+  >>> first_mask, second_mask = fill_mask(load("runs/mine"), ["the [MASK] sat on the [MASK]."], top_k=3)[0]
+  >>> len(first_mask), first_mask[0].probability >= first_mask[1].probability
+  (3, True)
+  """
   from electra_jax.inference import pretraining_heads
   return pretraining_heads.fill_mask(run, texts, top_k)
 
 
 def detect_replaced(run, texts) -> list:
-  """For each text its tokens, with the probability that each was replaced; an ELECTRA's discriminator says so."""
+  """For each text its tokens, with the probability that each was replaced; an ELECTRA's discriminator says so.
+
+  >>> text = "the cat sat"
+  >>> [text[token.start:token.end] for token in detect_replaced(load("runs/mine"), [text])[0]]
+  ['the', 'cat', 'sat']
+  """
   from electra_jax.inference import pretraining_heads
   return pretraining_heads.detect_replaced(run, texts)
 
 
 def embed(run, texts, pooling: str | None = None) -> list:
-  """A vector float32 [hidden] for each text; `pooling` is mean or cls, by default the model's own."""
+  """A vector float32 [hidden] for each text; `pooling` is mean or cls, by default the model's own.
+
+  >>> [vector.shape for vector in embed(load("runs/mine"), ["One text.", "Another."])]
+  [(64,), (64,)]
+  """
   from electra_jax.inference import pretraining_heads
   return pretraining_heads.embed(run, texts, pooling)
 
 
 def classify(run, texts) -> list[dict[str, float]]:
-  """{label: probability} for each text or pair of texts, by a fine-tuned model; of a regression {"score": value}."""
+  """{label: probability} for each text or pair of texts, by a fine-tuned model; of a regression {"score": value}.
+
+  >>> [list(found) for found in classify(load("runs/labels"), ["a film", ("a film", "a review")])]
+  [['bad', 'good'], ['bad', 'good']]
+  """
   from electra_jax.inference import task_heads
   asked = [task_heads.encode_texts(run, *([text] if isinstance(text, str) else text)) for text in texts]
   return [dict(zip(said.found.labels or ("score",), map(float, said.found.values), strict=True))
@@ -49,6 +70,11 @@ def classify(run, texts) -> list[dict[str, float]]:
 
 
 def answer(run, question: str, context: str):
-  """The stretch of the context that answers the question, by a model that was fine-tuned on SQuAD."""
+  """The stretch of the context that answers the question and its rivals, by a model that was fine-tuned on SQuAD.
+
+  >>> found = answer(load("runs/squad"), "a b", "c d e f")
+  >>> found.text == found.candidates[0].text and found.text in "c d e f"
+  True
+  """
   from electra_jax.inference import task_heads
   return task_heads.answer_questions(run, [task_heads.encode_question(run, question, context)])[0].found
