@@ -108,7 +108,7 @@ def first_sentence(source: str) -> str:
   'Norms of trees: global, per group.'
   """
   text = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
-  return re.split(r"(?<=[?.:]) (?=[A-Z`])", text)[0]
+  return re.split(r"(?<=[?.]) (?=[A-Z`])", text)[0]
 
 
 def pages() -> dict[str, str]:

@@ -145,11 +145,11 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   counts = np.minimum(targets, candidates.sum(axis=1))
   chosen = np.arange(slots) < counts[:, None]
   last = np.uint16(0xFFFF)  # sorts behind every position
-  found = np.where(chosen, (order & POSITION_MASK).astype(np.uint16), last)
-  found.sort(axis=1)
+  sorted_positions = np.where(chosen, (order & POSITION_MASK).astype(np.uint16), last)
+  sorted_positions.sort(axis=1)
   positions = np.zeros((len(keys), predictions), np.int32)
   weights = np.zeros((len(keys), predictions), np.float32)
-  positions[:, :slots] = np.where(chosen, found, 0)
+  positions[:, :slots] = np.where(chosen, sorted_positions, 0)
   weights[:, :slots] = chosen
   return positions, weights
 

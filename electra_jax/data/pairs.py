@@ -7,7 +7,7 @@ of another document's tokens.
 import bisect
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from electra_jax.data import counter_hash
@@ -93,7 +93,7 @@ class _Document(NamedTuple):
     return self.tokens[self.starts[number]:end]
 
 
-def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs) -> Iterator[Example]:
+def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs: Callable) -> Iterator[Example]:
   numbered = []
   for number, paragraphs in enumerate(documents):
     sentences = [sentence for sentence in paragraphs if sentence]
@@ -130,8 +130,8 @@ def _segment_pairs(document: _Document, others: _Others, packing: Packing, rng: 
     else:
       middle = (start + end) // 2
     first, second, label = tokens[start:middle], tokens[middle:end], IS_NEXT
-    if is_random and (found := _borrow(document, middle, others, rng)):
-      lender, sentence = found
+    if is_random and (borrowed := _borrow(document, middle, others, rng)):
+      lender, sentence = borrowed
       begin = lender.starts[sentence]
       second, label = lender.tokens[begin:begin + target - 3 - len(first)], IS_RANDOM
     yield first, second, label
@@ -145,8 +145,8 @@ def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng:
   while number < count:
     first, number = document.sentence(number), number + 1
     middle = document.starts[number] if number < count else len(document.tokens)
-    if (number == count or rng.random() < 0.5) and (found := _borrow(document, middle, others, rng)):
-      lender, sentence = found
+    if (number == count or rng.random() < 0.5) and (borrowed := _borrow(document, middle, others, rng)):
+      lender, sentence = borrowed
       yield first, lender.sentence(sentence), IS_RANDOM
     else:
       yield first, document.sentence(number), IS_NEXT

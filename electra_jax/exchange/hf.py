@@ -258,8 +258,8 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
   Raises:
     UserError: transformers has no class with such a head.
   """
-  kept = {path: value[: tokenizer.vocab_size] if path in ("embeddings/token/embedding", "mlm_head/output_bias")
-          else value for path, value in params.items()}
+  cut = {path: value[:tokenizer.vocab_size] if path in ("embeddings/token/embedding", "mlm_head/output_bias") else value
+         for path, value in params.items()}
   heads = tuple(dict.fromkeys(path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")))
   outputs = params.get("classification_head/output/bias", params.get("tagging_head/output/bias"))
   if outputs is not None:
@@ -272,7 +272,7 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
                       allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
                       fix="fine-tune with the dense layer that transformers has over [CLS], or use --format=msgpack")
   config = hf_config.make(family, model, heads, tokenizer, labels)
-  return Weights(config, mapping.to_hf(kept, family))
+  return Weights(config, mapping.to_hf(cut, family))
 
 
 def write_network(folder: str, weights: Weights) -> None:

@@ -16,6 +16,7 @@ GENERATOR = "generator"
 EMBEDDINGS = "embeddings/"  # paths of the tables and of the layer norm behind them
 TABLE = "embeddings/token/embedding"
 SHARING = ("none", "token_embeddings", "embeddings")  # objective.weight_tying, of two networks of any sizes
+EMBEDDING_PATHS = tuple(path for path in mapping.ENCODER if path.startswith(EMBEDDINGS))
 VOCABULARY = (TABLE, "mlm_head/output_bias")  # arrays with a row for each token, padded here
 
 
@@ -43,59 +44,54 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
     UserError: names every tensor that is missing or has another shape; or nothing fits.
   """
   flat = sharding.by_path(params)
-  places = _places(weights, list(params))
-  found, unused, fresh = {}, [name for name in weights if name not in places.values()], []
+  sources = _sources(weights, list(params))
+  arrays, fresh, unused = {}, [], [name for name in weights if name not in sources.values()]
   for network in params:
-    if network not in places:
+    if network not in sources:
       fresh.append(network)
       continue
-    one = weights[places[network]]
-    wanted = {path.removeprefix(f"{network}/"): tuple(leaf.shape) for path, leaf in flat.items()
+    source = sources[network]
+    shapes = {path.removeprefix(f"{network}/"): tuple(leaf.shape) for path, leaf in flat.items()
               if path.startswith(f"{network}/")}
-    heads = {path.split("/")[0] for path in wanted if path.split("/")[0].endswith("_head")}
-    given = set(hf_config.heads_of(one.config, one.tensors))
+    heads = {_head_of(path) for path in shapes if _head_of(path).endswith("_head")}
+    given = set(hf_config.heads_of(weights[source].config, weights[source].tensors))
     borrowed = {}
-    if network != GENERATOR and GENERATOR in weights and places.get(GENERATOR) is None:
-      borrowed = _shared_encoder(weights, places[network], heads - given)  # objective.weight_tying=all
+    if network != GENERATOR and GENERATOR in weights and GENERATOR not in sources:
+      borrowed = _shared_encoder(weights, source, heads - given)  # objective.weight_tying=all
       unused = [name for name in unused if not (borrowed and name == GENERATOR)]
-    lacking = heads - given - {path.split("/")[0] for path in borrowed}
+    lacking = heads - given - {_head_of(path) for path in borrowed}
     fresh += sorted(f"{network}/{head}" for head in lacking)
-    unused += sorted(f"{places[network]}/{head}" for head in given - heads)
-    wanted = {path: shape for path, shape in wanted.items() if path.split("/")[0] not in lacking}
-    found |= {f"{network}/{path}": value for path, value in
-              (_take(one, {p: s for p, s in wanted.items() if p not in borrowed}, num_tokens)
-               | {p: _padded(p, v, wanted[p], num_tokens) for p, v in borrowed.items()}).items()}
-  _check_shared(weights, places, flat)
+    unused += sorted(f"{source}/{head}" for head in given - heads)
+    shapes = {path: shape for path, shape in shapes.items() if _head_of(path) not in lacking}
+    taken = borrowed | _take(weights[source], {path: shape for path, shape in shapes.items() if path not in borrowed},
+                             num_tokens)
+    arrays |= {f"{network}/{path}": _padded(path, value, shapes[path], num_tokens) for path, value in taken.items()}
+  _check_shared(weights, sources, flat)
   merged = jax.tree_util.tree_map_with_path(
-    lambda path, leaf: found.get(sharding.path_name(path), leaf), params)
+    lambda path, leaf: arrays.get(sharding.path_name(path), leaf), params)
   return Start(merged, fresh, unused)
 
 
-def _places(weights: Mapping[str, Weights], networks: list[str]) -> dict[str, str]:
+def _head_of(path: str) -> str:
+  return path.split("/")[0]
+
+
+def _sources(weights: Mapping[str, Weights], networks: list[str]) -> dict[str, str]:
   """The run's network -> that of the weights."""
-  kept = next(name for name in networks if name != GENERATOR)
-  places = {}
-  source = next((name for name in weights if name != GENERATOR), None)
-  if source is None and GENERATOR not in networks:
-    source = GENERATOR
-  if source is not None:
-    places[kept] = source
-  if GENERATOR in networks and GENERATOR in weights:
-    places[GENERATOR] = GENERATOR
-  return places
+  source = next((name for name in weights if name != GENERATOR), None if GENERATOR in networks else GENERATOR)
+  sources = {} if source is None else {next(name for name in networks if name != GENERATOR): source}
+  return sources | ({GENERATOR: GENERATOR} if GENERATOR in networks and GENERATOR in weights else {})
 
 
-def _take(one: Weights, wanted: dict[str, tuple[int, ...]], num_tokens: int) -> dict[str, np.ndarray]:
-  """The arrays at our paths, vocabulary rows padded."""
-  family = one.config["model_type"]
-  rows = one.config["vocab_size"]
+def _take(weights: Weights, shapes: dict[str, tuple[int, ...]], num_tokens: int) -> dict[str, np.ndarray]:
+  """The arrays at our paths, with as many vocabulary rows as the weights have."""
+  rows = weights.config["vocab_size"]
   if rows < num_tokens:
     raise UserError("The weights have a smaller vocabulary than the run", got=f"{rows} rows for {num_tokens} tokens",
                     allowed="the vocabulary that the weights were trained with",
                     fix="point --config.data.tokenizer.path at the tokenizer beside the weights")
-  theirs = {path: (rows, *shape[1:]) if path in VOCABULARY else shape for path, shape in wanted.items()}
-  found = mapping.from_hf(one.tensors, theirs, family)
-  return {path: _padded(path, value, wanted[path], num_tokens) for path, value in found.items()}
+  theirs = {path: (rows, *shape[1:]) if path in VOCABULARY else shape for path, shape in shapes.items()}
+  return mapping.from_hf(weights.tensors, theirs, weights.config["model_type"])
 
 
 def _padded(path: str, value: np.ndarray, shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
@@ -108,30 +104,28 @@ def _padded(path: str, value: np.ndarray, shape: tuple[int, ...], num_tokens: in
   return padded
 
 
-def _shared_encoder(weights: Mapping[str, Weights], kept: str, heads: set[str]) -> dict[str, np.ndarray]:
+def _shared_encoder(weights: Mapping[str, Weights], source: str, heads: set[str]) -> dict[str, np.ndarray]:
   """Heads of a generator that is the kept encoder itself; {} where the two differ."""
-  one, other = weights[kept], weights[GENERATOR]
-  prefix = f"{mapping.FAMILIES[other.config['model_type']][0]}."
-  same = all(name in one.tensors and np.array_equal(value, one.tensors[name])
-             for name, value in other.tensors.items() if name.startswith(prefix))
-  if not same:
+  encoder, generator = weights[source].tensors, weights[GENERATOR].tensors
+  prefix, rows = mapping.FAMILIES[weights[GENERATOR].config["model_type"]]
+  if not all(name in encoder and np.array_equal(value, encoder[name])
+             for name, value in generator.items() if name.startswith(f"{prefix}.")):
     return {}
-  family = other.config["model_type"]
-  return {path: other.tensors[name].T if path.endswith("/kernel") else other.tensors[name]
-          for path, name in mapping.FAMILIES[family][1].items()
-          if path.split("/")[0] in heads and name in other.tensors}
+  return {path: generator[name].T if path.endswith("/kernel") else generator[name]
+          for path, name in rows.items() if _head_of(path) in heads and name in generator}
 
 
-def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: Mapping[str, object]) -> None:
+def _tensor_at(path: str, weights: Weights) -> Any:
+  return weights.tensors.get(mapping.their_name(path, weights.config["model_type"]))
+
+
+def _check_shared(weights: Mapping[str, Weights], sources: dict[str, str], flat: Mapping[str, object]) -> None:
   """A generator without embeddings of its own reads the discriminator's; without a token table, that one."""
-  if GENERATOR not in places or len(places) < 2:
+  if GENERATOR not in sources or len(sources) < 2:
     return
-  for path in (path for path in mapping.ENCODER if path.startswith(EMBEDDINGS)):
-    if f"{GENERATOR}/{path}" in flat:
-      continue
-    first, second = (one.tensors[mapping.their_name(path, one.config["model_type"])]
-                     for one in (weights[name] for name in places.values()))
-    if not np.array_equal(first, second):
+  for path in EMBEDDING_PATHS:
+    first, second = (_tensor_at(path, weights[name]) for name in sources.values())
+    if f"{GENERATOR}/{path}" not in flat and not (first is not None and np.array_equal(first, second)):
       raise UserError("The two networks of the weights do not share their embeddings, but those of the run do",
                       got=f"different {path} in discriminator and generator", allowed="equal ones",
                       fix="set --config.objective.weight_tying=token_embeddings where only the other tables differ, or "
@@ -140,15 +134,11 @@ def _check_shared(weights: Mapping[str, Weights], places: dict[str, str], flat: 
 
 def sharing(weights: Mapping[str, Weights]) -> str:
   """Which embeddings a generator and a discriminator have in common: of SHARING the most."""
-  def is_equal(path):
-    tensors: list[Any] = [one.tensors.get(mapping.their_name(path, one.config["model_type"]))
-                          for one in weights.values()]
+  def is_equal(path: str) -> bool:
+    tensors = [_tensor_at(path, network) for network in weights.values()]
     return all(np.array_equal(tensors[0], other) for other in tensors[1:])
 
-  if not is_equal(TABLE):
-    return "none"
-  return "embeddings" if all(map(is_equal, filter(lambda path: path.startswith(EMBEDDINGS), mapping.ENCODER))) else (
-    "token_embeddings")
+  return "none" if not is_equal(TABLE) else "embeddings" if all(map(is_equal, EMBEDDING_PATHS)) else "token_embeddings"
 
 
 def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:
@@ -159,15 +149,14 @@ def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:
   Raises:
     UserError: the networks are not built here, or their embeddings have different widths.
   """
-  models = {name: hf_config.to_model(one.config, name) for name, one in weights.items()}
-  kept = next((name for name in models if name != GENERATOR), GENERATOR)
-  found = {"model": models[kept]}
-  if kept != GENERATOR and GENERATOR in models:
-    generator = models[GENERATOR]
-    if generator["embedding_size"] != models[kept]["embedding_size"]:
-      raise UserError("Generator and discriminator have embeddings of different widths",
-                      got=f"{generator['embedding_size']} and {models[kept]['embedding_size']}", allowed="equal ones",
-                      fix="import only one of the two folders")
-    found["generator"] = {size: generator[size] for size in
-                          ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")}
-  return found
+  models = {name: hf_config.to_model(network.config, name) for name, network in weights.items()}
+  encoder = models[next((name for name in models if name != GENERATOR), GENERATOR)]
+  if len(models) == 1:
+    return {"model": encoder}
+  generator = models[GENERATOR]
+  if generator["embedding_size"] != encoder["embedding_size"]:
+    raise UserError("Generator and discriminator have embeddings of different widths",
+                    got=f"{generator['embedding_size']} and {encoder['embedding_size']}", allowed="equal ones",
+                    fix="import only one of the two folders")
+  sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
+  return {"model": encoder, "generator": {size: generator[size] for size in sizes}}

@@ -90,7 +90,7 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
     *(f"license: {publication.licence}" for _ in publication.licence[:1]),
-    *(["language:", *(f"- {json.dumps(one)}" for one in publication.language.split(","))]  # no: Norwegian, not false
+    *(["language:", *(f"- {json.dumps(code)}" for code in publication.language.split(","))]  # no: Norwegian, not false
       if publication.language else []),
     "tags:", f"- {hf_config['model_type']}", "- electra_jax",
     *_model_index(publication.name if publication.name != "PATH" else name, task, config, evaluation, scores or {}),

@@ -55,10 +55,9 @@ def load(path: str) -> Published:
   weights = formats.read(path)
   tokenizer = load_tokenizer(path)
   encoders, params = [], {}
-  for name, one in weights.items():
-    encoder = make_encoder(name, one, tokenizer.vocab_size, path)
-    encoders.append(encoder)
-    params[name] = make_params(encoder, one)
+  for name, network in weights.items():
+    encoders.append(make_encoder(name, network, tokenizer.vocab_size, path))
+    params[name] = make_params(encoders[-1], network)
   config = _config(encoders, tokenizer, next(iter(weights.values())))
   return Published(config, tokenizer, jax.device_put(params), predictors.separate(*encoders))
 
@@ -78,10 +77,10 @@ def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> pre
   # CPUs have no bfloat16 units worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
   transformer = make_transformer_config(FrozenConfigDict(model), num_tokens=num_tokens, dtype=dtype)
-  found = hf_config.heads_of(weights.config, weights.tensors)
-  head = next((head for head in found if head in hf_config.FINE_TUNING), None)
+  heads = hf_config.heads_of(weights.config, weights.tensors)
+  head = next((head for head in heads if head in hf_config.FINE_TUNING), None)
   if head is None:
-    return predictors.Encoder(name, transformer, tuple(head for head in HEADS if head in found))
+    return predictors.Encoder(name, transformer, tuple(head for head in HEADS if head in heads))
   family = weights.config["model_type"]
   rows = mapping.FAMILIES[family][1]
   pooler = HIDDEN_LAYER[family] if f"{head}/dense/kernel" in rows else "none"
@@ -101,8 +100,8 @@ def make_params(encoder: predictors.Encoder, weights: Weights) -> PyTree:
   shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, method=lambda module, batch: module.touch(
     batch, module.token_table())))["params"]
   paths = {path: leaf.shape for path, leaf in sharding.by_path(shapes).items()}
-  found = mapping.from_hf(weights.tensors, paths, weights.config["model_type"])
-  return jax.tree_util.tree_map_with_path(lambda path, _: np.asarray(found[sharding.path_name(path)], np.float32),
+  arrays = mapping.from_hf(weights.tensors, paths, weights.config["model_type"])
+  return jax.tree_util.tree_map_with_path(lambda path, _: np.asarray(arrays[sharding.path_name(path)], np.float32),
                                           shapes)
 
 
@@ -181,7 +180,7 @@ def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.
   config, sizes = ConfigDict(given.to_dict()), initial.model_keys(weights)
   config.model.update({key: sizes["model"][key] for key in ARCHITECTURE})
   config.generator.update(sizes.get("generator", {}))
-  rows = max(tokenizer.vocab_size, *(one.config["vocab_size"] for one in weights.values()))
+  rows = max(tokenizer.vocab_size, *(network.config["vocab_size"] for network in weights.values()))
   config.model.vocab_size = config_lib.table_rows(rows)
   config.data.tokenizer.update(kind=tokenizer.kind, lowercase=tokenizer.lowercase, vocab_size=tokenizer.vocab_size)
   config.data.sequence_length = min(config.data.sequence_length,
@@ -194,8 +193,8 @@ def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.
 
 def mismatch(weights: dict[str, Weights], objective: str) -> str:
   """What to say where the weights were trained otherwise than an objective trains its kept encoder; else ""."""
-  kept = next((one for name, one in weights.items() if name != initial.GENERATOR), None) or weights[initial.GENERATOR]
-  heads = hf_config.heads_of(kept.config, kept.tensors)
+  encoder = weights[next((name for name in weights if name != initial.GENERATOR), initial.GENERATOR)]
+  heads = hf_config.heads_of(encoder.config, encoder.tensors)
   *_, wanted = table.ROWS[objective].networks.values()  # of the kept encoder
   if "rtd" in wanted and "rtd_head" not in heads and "mlm_head" in heads:
     return (f"these weights are of a masked LM, and objective.name={objective} trains a discriminator, whose head "
@@ -234,7 +233,7 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
 
 
 def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer, path: str) -> None:
-  a, b = (one.tokens(range(one.vocab_size)) for one in (ours, theirs))
+  a, b = (tokenizer.tokens(range(tokenizer.vocab_size)) for tokenizer in (ours, theirs))
   if ours.lowercase == theirs.lowercase and a == b:
     return
   differing = next((f"token {i} is {x!r} in the run, {y!r} beside the weights" for i, (x, y) in enumerate(zip(a, b))
@@ -244,16 +243,17 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
                   f"--config.data.tokenizer.path={path}; tools/import_weights prints every key that must fit")
 
 
-def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer, kept: Weights) -> FrozenConfigDict:
+def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer, weights: Weights
+            ) -> FrozenConfigDict:
   """What answering reads of a run's config, with the papers' masking."""
   t = encoders[0].transformer
   heads = {head for encoder in encoders for head in encoder.head_names}
   length = t.max_position_embeddings - t.position_offset
-  named = {int(i): label for i, label in (kept.config.get("id2label") or {}).items()}
+  named = {int(i): label for i, label in (weights.config.get("id2label") or {}).items()}
   head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
   scores = "none"
   if head == "classification":
-    scores = hf_config.scores_of(kept.config, t.num_labels)
+    scores = hf_config.scores_of(weights.config, t.num_labels)
     head = "regression" if scores == "none" else head
   return FrozenConfigDict({
     "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},

@@ -23,7 +23,7 @@ SPACE = "▁"  # SentencePiece's
 # ones. Far lower ones would move the score of unknown characters, which is the minimum minus 10.
 UNREACHABLE = -100.0
 SEPARATOR = "\ufff8"  # unassigned for ever, and a grapheme of its own; a text that has one loses it
-KEPT = {"\uff5e": "\ufff7"}  # the wide tilde, which NFKC replaces and SentencePiece's table does not: meanwhile ...
+UNCHANGED = {"\uff5e": "\ufff7"}  # the wide tilde, which NFKC alone replaces -> what it is meanwhile
 
 
 def make_library(tokenizer: SentencePiece) -> Library:
@@ -80,9 +80,9 @@ def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
   if spec.precompiled_charsmap:
     held_apart, marks = _patterns()
     steps += [normalizers.Replace(Regex(held_apart), SEPARATOR)]
-    steps += [normalizers.Replace(kept, meanwhile) for kept, meanwhile in KEPT.items()]
+    steps += [normalizers.Replace(character, meanwhile) for character, meanwhile in UNCHANGED.items()]
     steps += [normalizers.NFKC(), normalizers.Replace(Regex(f"(?<=.)(?={marks})"), SEPARATOR)]
-    steps += [normalizers.Replace(meanwhile, kept) for kept, meanwhile in KEPT.items()]
+    steps += [normalizers.Replace(meanwhile, character) for character, meanwhile in UNCHANGED.items()]
     steps += [normalizers.Precompiled(spec.precompiled_charsmap), normalizers.Replace(SEPARATOR, "")]
   if spec.remove_extra_whitespaces:
     # A space in front stays: it is the one that Metaspace would add, or the one behind a mask.

@@ -138,9 +138,9 @@ def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tu
   """(path, text columns, header where the file has none); of a file that does not exist the most usual name."""
   stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
   names = [stem + packed for stem in stems for packed in ("", ".gz", ".zst")]
-  found = next((name for name in names if os.path.exists(os.path.join(data_dir, name))), names[0])
-  is_headless = row.header is not None and split not in row.test_splits and ".tsv" in found
-  return os.path.join(data_dir, found), row.columns, row.header if is_headless else None
+  file = next((name for name in names if os.path.exists(os.path.join(data_dir, name))), names[0])
+  is_headless = row.header is not None and split not in row.test_splits and ".tsv" in file
+  return os.path.join(data_dir, file), row.columns, row.header if is_headless else None
 
 
 def _example(row: Row, record: Record, columns: Sequence[str], label_column: str, id_column: str,

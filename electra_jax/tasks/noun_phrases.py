@@ -29,20 +29,20 @@ def by_rules(text: str) -> list[str]:
   >>> by_rules("The trophy does not fit in the brown suitcase, Tom Smith said.")
   ['The trophy', 'the brown suitcase', 'Tom Smith']
   """
-  words, found, place = list(WORD.finditer(text)), [], 0
+  words, phrases, place = list(WORD.finditer(text)), [], 0
   while place < len(words):
     first, end = words[place], place + 1
     if first.group().lower() in DETERMINERS:
       while end < len(words) and end - place <= LONGEST and _goes_on(text, words, end, is_first=end == place + 1):
         end += 1
       if end > place + 1:
-        found.append(text[first.start():words[end - 1].end()])
+        phrases.append(text[first.start():words[end - 1].end()])
     elif first.group()[0].isupper() and first.group().lower() not in FUNCTION_WORDS:
       while end < len(words) and words[end].group()[0].isupper() and _goes_on(text, words, end, is_first=True):
         end += 1
-      found.append(text[first.start():words[end - 1].end()])
+      phrases.append(text[first.start():words[end - 1].end()])
     place = end
-  return found
+  return phrases
 
 
 def _goes_on(text: str, words: list[re.Match], place: int, is_first: bool) -> bool:

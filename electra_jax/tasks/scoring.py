@@ -51,7 +51,7 @@ def micro_f1(predictions: Sequence[tuple], labels: Sequence[tuple], names: Seque
 
 
 def _indicators(*rows: Sequence[tuple], names: Sequence[str]) -> list[np.ndarray]:
-  return [np.array([[name in one for name in names] for one in some], int) for some in rows]
+  return [np.array([[name in labels for name in names] for labels in side], int) for side in rows]
 
 
 def matthews(predictions: Sequence[str], labels: Sequence[str]) -> float:
@@ -94,21 +94,21 @@ def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[st
   return 2 * len(ours & theirs) / (len(ours) + len(theirs)) if ours or theirs else 0.0
 
 
-def entities(tags: Sequence[str], known: Collection[str] = ()) -> list[tuple[str, int, int]]:
+def entities(tags: Sequence[str], all_tags: Collection[str] = ()) -> list[tuple[str, int, int]]:
   """(type, first word, last word) of what the tags of a sentence spell; a tag without a prefix counts as inside.
 
   Lenient as CoNLL's script: I- and E- begin an entity where none of their type is open.
 
   Args:
-    known: all tags of the data set, by which the scheme is recognised; by default those of the sentence.
+    all_tags: of the data set, by which the scheme is recognised; by default those of the sentence.
 
   >>> entities(["B-LOC", "I-LOC", "O", "I-PER", "B-PER"])
   [('LOC', 0, 1), ('PER', 3, 3), ('PER', 4, 4)]
   >>> entities(["B-LOC", "M-LOC", "E-LOC", "S-LOC"])
   [('LOC', 0, 2), ('LOC', 3, 3)]
   """
-  prefixes = scheme_of(known or tags)
-  found, before, kind_before = [], "O", ""
+  prefixes = scheme_of(all_tags or tags)
+  spans, before, kind_before = [], "O", ""
   for number, tag in enumerate(tags):
     split = TAG.fullmatch(tag)
     if split and split[1] in prefixes:
@@ -118,11 +118,11 @@ def entities(tags: Sequence[str], known: Collection[str] = ()) -> list[tuple[str
     if prefix == "O":
       pass
     elif prefix in "BS" or before in "OES" or kind != kind_before:
-      found.append((kind, number, number))
+      spans.append((kind, number, number))
     else:
-      found[-1] = (kind, found[-1][1], number)
+      spans[-1] = (kind, spans[-1][1], number)
     before, kind_before = prefix, kind
-  return found
+  return spans
 
 
 def scheme_of(tags: Collection[str]) -> dict[str, str]:
@@ -133,8 +133,8 @@ def scheme_of(tags: Collection[str]) -> dict[str, str]:
   >>> scheme_of(["O", "B-LOC", "L-LOC"])["L"], scheme_of(["NOUN", "U-TURN"]).get("U")
   ('E', None)
   """
-  found = {split[1] if (split := TAG.fullmatch(tag)) else tag for tag in tags if tag != "O"}
-  return next((scheme for scheme in SCHEMES if found <= scheme.keys()), SCHEMES[0])
+  prefixes = {split[1] if (split := TAG.fullmatch(tag)) else tag for tag in tags if tag != "O"}
+  return next((scheme for scheme in SCHEMES if prefixes <= scheme.keys()), SCHEMES[0])
 
 
 def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:

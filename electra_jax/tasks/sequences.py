@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -19,7 +20,8 @@ NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def make(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: Sequence[str], splits: Sequence[str],
-         test_splits: Sequence[str], read: Callable[[str], list[Example]], head: str = "", submission=None, files=None,
+         test_splits: Sequence[str], read: Callable[[str], list[Example]], head: str = "",
+         submission: Callable | None = None, files: Callable | None = None,
          weights: Mapping[str, float] | None = None) -> Task:
   """A task with a label (without `labels` a number) for one or two texts, several labels, or a tag for each word.
 
@@ -100,7 +102,7 @@ def text_of(record: Record, column: str) -> str:
   return value
 
 
-def parse_label(value, labels: Sequence[str], where: str) -> str | float:
+def parse_label(value: object, labels: Sequence[str], where: str) -> str | float:
   """A label's name as in `labels`, or without these a finite number.
 
   Raises:
@@ -115,7 +117,7 @@ def parse_label(value, labels: Sequence[str], where: str) -> str | float:
   return name
 
 
-def label_name(value, where: str) -> str:
+def label_name(value: object, where: str) -> str:
   """JSON's 1 and true become "1" and "true".
 
   Raises:
@@ -139,7 +141,7 @@ def label_name(value, where: str) -> str:
   return str(value)
 
 
-def parse_score(value, where: str) -> float:
+def parse_score(value: Any, where: str) -> float:
   """A finite number, as JSON has it or written with digits and a decimal point.
 
   Raises:

@@ -82,22 +82,22 @@ def score_v2(answers: Sequence[str | None], null_odds: Sequence[float], golds: S
   texts = [answer for answer in answers if answer is not None]
   if not texts or len(texts) < len(answers) or not all(map(math.isfinite, null_odds)):
     return dict.fromkeys(names, math.nan)
-  found = {}
+  scores = {}
   for name, metric in (("f1", f1_v2), ("exact", exact)):
     raw = raw_scores(metric, texts, golds)
     thresholded = [float(not gold) if odds > threshold else value
                    for value, odds, gold in zip(raw, null_odds, golds, strict=True)]
-    found[name] = _mean(thresholded)
-    found[f"has_answer_{name}"] = _mean([value for value, gold in zip(thresholded, golds) if gold])
-    found["no_answer_accuracy"] = _mean([value for value, gold in zip(thresholded, golds) if not gold])
-    found[f"best_{name}"] = best_threshold(raw, texts, null_odds, golds).score
-  return {name: found[name] for name in names}
+    scores[name] = _mean(thresholded)
+    scores[f"has_answer_{name}"] = _mean([value for value, gold in zip(thresholded, golds) if gold])
+    scores["no_answer_accuracy"] = _mean([value for value, gold in zip(thresholded, golds) if not gold])
+    scores[f"best_{name}"] = best_threshold(raw, texts, null_odds, golds).score
+  return {name: scores[name] for name in names}
 
 
 def raw_scores(metric: Callable[[str, str], float], answers: Sequence[str],
                golds: Sequence[Sequence[str]]) -> list[float]:
   """The metric of each answer before any threshold; references without a word do not count, as in the script."""
-  return [best_of(metric, answer, [one for one in gold if normalise(one)] or [""])
+  return [best_of(metric, answer, [text for text in gold if normalise(text)] or [""])
           for answer, gold in zip(answers, golds, strict=True)]
 
 

@@ -46,8 +46,8 @@ def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: 
   if os.path.isdir(own):
     return tokenizers.load_tokenizer(own, config_data.tokenizer)
   beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
-  found = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
-  source = config_data.tokenizer.path or next(found, "")
+  folders = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
+  source = config_data.tokenizer.path or next(folders, "")
   if source:
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)

@@ -89,7 +89,7 @@ def parse_path(path: str) -> list[tuple[str, float]]:
   folder = os.path.dirname(re.split(r"[*?\[]", path)[0])  # of a glob
   if os.path.lexists(os.path.expanduser(path)) or not path.strip() or ("," in folder and os.path.isdir(folder)):
     return [(path, 1.0)]
-  found = []
+  sources = []
   for part in map(str.strip, _COMMA.split(path)):
     weighted = _WEIGHTED.fullmatch(part)
     source, weight = (weighted["path"], float(weighted["weight"])) if weighted else (part, 1.0)
@@ -99,8 +99,8 @@ def parse_path(path: str) -> list[tuple[str, float]]:
       raise UserError("A part of data.path is empty or has the weight 0", got=f"{part!r} in {path!r}",
                       allowed="sources with a weight above 0, separated by commas: a.jsonl*2,b/**",
                       fix="leave that part out; a glob that ends in a star and a number is written *[2]")
-    found.append((source, weight))
-  return found
+    sources.append((source, weight))
+  return sources
 
 
 def corpus_bytes(path: str) -> int | None:

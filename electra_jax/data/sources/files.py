@@ -37,10 +37,10 @@ def find_files(path: str, hidden: list[str] | None = None) -> list[str]:
     return _find_remote(path)
   expanded = os.path.expanduser(path)
   roots = [expanded] if os.path.lexists(expanded) else _matches(expanded, path)
-  found = {os.path.normpath(file) for root in roots for file in _walk(root, [] if hidden is None else hidden)}
+  files = {os.path.normpath(file) for root in roots for file in _walk(root, [] if hidden is None else hidden)}
   real_folder = functools.cache(os.path.realpath)
   once = {(real_folder(os.path.dirname(file)), os.path.basename(file)): file
-          for file in sorted(found, key=lambda file: (-file.count(os.sep), file))}  # the shortest name stays
+          for file in sorted(files, key=lambda file: (-file.count(os.sep), file))}  # the shortest name stays
   if not once:
     raise _nothing_found(path)
   return sorted(once.values())
@@ -138,17 +138,17 @@ def _find_remote(path: str) -> list[str]:
     root = _remote(path)
     if glob.has_magic(path):
       parent, pattern = path.rsplit("/", 1)
-      found = [str(file) for file in _remote(parent).glob(pattern) if not file.is_dir()]
+      files = [str(file) for file in _remote(parent).glob(pattern) if not file.is_dir()]
     elif root.is_dir():
-      found = [str(folder / name) for folder, _, names in root.walk() for name in names
+      files = [str(folder / name) for folder, _, names in root.walk() for name in names
                if not any(part.startswith(".") for part in (folder / name).relative_to(root).parts)]
     else:
-      found = [path] if root.exists() else []
+      files = [path] if root.exists() else []
   except Exception as error:  # each storage library has its own types
     raise unreachable(path, error) from error
-  if not found:
+  if not files:
     raise _nothing_found(path)
-  return sorted(found)
+  return sorted(files)
 
 
 def _remote(path: str):

@@ -1,4 +1,4 @@
-"""What every tokenizer does: text to ids and back, the roles of special tokens, saving to disk."""
+"""The protocol of a tokenizer: text to ids and back, the roles of special tokens, saving to disk."""
 
 import functools
 import hashlib

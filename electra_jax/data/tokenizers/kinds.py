@@ -67,14 +67,14 @@ class LibraryTokenizer(Tokenizer):
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     if self._known_characters > KNOWN_CHARACTERS:
       self._known, self._known_characters = {}, 0  # a new one: another thread may read the old one
-    known = self._known
+    ids_of = self._known
     words_of = [self._words(text) for text in texts]
-    new = [word for word in set().union(*words_of) if word not in known]
+    new = [word for word in set().union(*words_of) if word not in ids_of]
     if new:
       encoded = self._library.encode_batch_fast(new, add_special_tokens=False)
-      known.update(zip(new, [encoding.ids for encoding in encoded]))
+      ids_of.update(zip(new, [encoding.ids for encoding in encoded]))
       self._known_characters += sum(map(len, new))
-    return [list(itertools.chain.from_iterable(map(known.__getitem__, words))) for words in words_of]
+    return [list(itertools.chain.from_iterable(map(ids_of.__getitem__, words))) for words in words_of]
 
   @abstractmethod
   def _words(self, text: str) -> list[str]:
@@ -226,8 +226,8 @@ class SentencePiece(Tokenizer):
     ids, offsets = self._encode_chunk(("." if chunk[0].isalnum() else "a") + chunk, goes_on=False)
     if any(start < 1 < end for start, end in offsets):  # one piece covers both
       return self._encode_chunk(chunk, goes_on=False)
-    kept = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
-    return [i for i, _ in kept], [offset for _, offset in kept]
+    pieces = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
+    return [i for i, _ in pieces], [offset for _, offset in pieces]
 
   def tokens(self, ids: Iterable[int]) -> list[str]:
     return [self._library.id_to_piece(int(i)) for i in ids]

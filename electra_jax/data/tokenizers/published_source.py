@@ -1,4 +1,4 @@
-"""The files of a published vocabulary and the settings beside them, as they lie in a folder."""
+"""Files of a published vocabulary and the settings beside them, as they lie in a folder."""
 
 import codecs
 import json
