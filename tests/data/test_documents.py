@@ -239,7 +239,7 @@ x, y : array_like
 
 Examples
 --------
-This paragraph belongs to the examples and is left out.
+This paragraph belongs to the examples, and stays.
 '''
 
 
@@ -250,6 +250,7 @@ def test_prose_of_a_docstring():
     "The arithmetic mean as a floating point number.",
     "The numbers are added from left to right.",
     "The first and the second input of this function.",
+    "This paragraph belongs to the examples, and stays.",
   ]
 
 

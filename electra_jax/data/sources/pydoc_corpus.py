@@ -8,6 +8,7 @@ another corpus; the same ones give the same.
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import hashlib
@@ -100,17 +101,9 @@ def _modules(package: str) -> Iterator[tuple[str, str]]:
           yield f"{package}/{os.path.relpath(path, root)}", path
 
 
-# ---- source file -> docstrings ----
-
-# A lexer for what may hold quotation marks: comments, triple-quoted and plain strings. Parsing whole files with `ast`
-# finds the same docstrings several times as slowly.
-_LITERAL = re.compile(r"""
-  \#[^\n]*
-  | (\"{3}) [^"\\]* (?: (?:\\.|"(?!"")) [^"\\]* )* \"{3}
-  | ('{3}) [^'\\]* (?: (?:\\.|'(?!'')) [^'\\]* )* '{3}
-  | "(?:[^"\\\n]|\\.)*"
-  | '(?:[^'\\\n]|\\.)*'""", re.DOTALL | re.VERBOSE)
-_BEFORE_DOCSTRING = re.compile(r"""(?:\A|:[ \t]*(?:\#[^\n]*)?\n)(?:\s|\#[^\n]*\n)*([rRuU]?)\Z""")
+# Behind the head of a file or of a block. Parsing whole files with `ast` finds the same several times as slowly.
+_DOCSTRING = re.compile(r"""(?:\A|:[ \t]*(?:\#[^\n]*)?\n)(?:\s|\#[^\n]*\n)*([rRuU]?("{3}|'{3})(?:[^\\]|\\.)*?\2)""",
+                        re.DOTALL)
 
 
 def docstrings(path: str) -> Iterator[str]:
@@ -120,48 +113,19 @@ def docstrings(path: str) -> Iterator[str]:
       source = file.read()
   except (OSError, UnicodeDecodeError):
     return
-  quoted = sum(map(len, source.split('"""')[1::2])) + sum(map(len, source.split("\'\'\'")[1::2]))
-  if quoted < MIN_DOCUMENT_CHARACTERS:
-    return
-  for match in _LITERAL.finditer(source):
-    if not (match[1] or match[2]):
-      continue
-    end = match.start()
-    before = _BEFORE_DOCSTRING.search(source[:end] if end < 4000 else source[end - 200:end])
-    if before:
-      try:
-        text = ast.literal_eval(before[1] + match[0])
-      except (ValueError, SyntaxError):
-        continue
-      yield inspect.cleandoc(text)
+  for match in _DOCSTRING.finditer(source):
+    with contextlib.suppress(ValueError, SyntaxError):
+      yield inspect.cleandoc(ast.literal_eval(match[1]))
 
 
-# ---- docstring -> prose ----
-
-_CODE_SECTION = re.compile(r"(?:examples?|see also|references?|methods?|usage|example usage|shape|"
-                           r"(?:in|out)put shapes?|routine listings|functions|classes|exceptions|doctests?)\b.{0,30}",
-                           re.IGNORECASE)
-_ITEM_SECTION = re.compile(r"(?:\w+ )?(?:parameters?|params?|args|arguments?|returns?|yields?|raises?|receives|warns|"
-                           r"attributes?|fields|properties|inputs?|outputs?)\b.{0,30}", re.IGNORECASE)
-_ITEM = re.compile(r"\*{0,2}`{0,2}[\w.]+`{0,2}(?:, \*{0,2}\w+)*(?: ?\([^)]*\))?:(?:\s+|\Z)")  # "name (type): text"
-_FIELD = re.compile(r":\w+[^:`]*:(?!`)\s*|@\w+.*|[\w*]+(?:, [\w*]+)* : .*")  # ":param x: text", "x, y : int"
-_UNDERLINE = re.compile(r"[=\-~^\"'*+#]{3,}\s*\Z")
-_CODE_STARTS = (">>>", "... ", "In [", "Out[", "$ ", "|")
-_CODE_MARKS = ("::=", "+---", "====", "----", "Traceback")
-_IMPORT = re.compile(r"import \w+$|import \w+ as |from [\w.]+ import ")
-_KEPT_DIRECTIVE = re.compile(r"\.\. (?:note|warning|important|tip|caution|hint)::")
-_MARKUP = (
-  (re.compile(r":(?:\w+:)?\w+:`(?:[^`<]*?<)?~(?:[^`>]*\.)?([^`.>]*)>?`"), r"\1"),  # :func:`~a.b.c` -> c
-  (re.compile(r":(?:\w+:)?\w+:`([^`<]+?)(?:\s*<[^`]*>)?`"), r"\1"),
-  (re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{0,2}"), r"\1"),  # `text <url>`_ -> text
-  (re.compile(r"`{1,2}([^`]+)`{1,2}_{0,2}"), r"\1"),
-)
-_MORE_MARKUP = (
-  (re.compile(r"\[([^\]]+)\]\([^)]*\)"), r"\1"),  # [text](url) -> text
-  (re.compile(r"\s*\[[#\w, ]+\]_"), ""),  # footnote mark
-)
-_EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^*\s][^*]*?)\*{1,2}(?![\w*])")
-_LIST_MARK = re.compile(r"(?:[-*+•]|\(?\d{1,2}[.)]|\([a-z]\))\s+")
+_HEADING = re.compile(r"^.*\n *([=\-~^\"'*+#])\1{2,} *$|^ *\w+( \w+)?: *$", re.MULTILINE)  # underlined; "Args:"
+# What stands before the text of an item: a list's mark, "x, y : int", "name (type): ", ":param x: ".
+_ITEM = re.compile(r"^ *(?:[-*+•] |\(?\w{1,2}[.)] |[\w*`., ]+ : .*$|[\w*`.]+(?: \([^)\n]*\))?: |:\w+[^:`\n]*: )",
+                   re.MULTILINE)
+_CODE = re.compile(r"^ *(?:>>>|\.\.\. |\.\. \w).*$", re.MULTILINE)
+# :func:`~a.b.c` -> c, ``code`` -> code, *emphasis* -> emphasis
+_MARKUP = re.compile(r":[\w:]+:`(?:[^`<]*<)?~?(?:[^`>]*\.)?([^`.>]*)>?`|`{1,2}([^`]+)`{1,2}_{0,2}|"
+                     r"(?<![\w*])\*{1,2}([^*\s][^*]*?)\*{1,2}(?![\w*])")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z])")
 _SENTENCE = re.compile(r"[\"'(]*[A-Z][^\x80-\U0010ffff]*[.!?:][\"')]*\Z", re.DOTALL)
 _WORD = re.compile(r"(?<!\S)[\"'(]*[A-Za-z]+(?:['/-][A-Za-z]+)*[\"')]*[,.;:!?]?[\"')]*(?!\S)")
@@ -169,25 +133,14 @@ _SYMBOLS = re.compile(r"[=<>{}\\|^~@$#_\[\]*]|->|\w\(")
 
 
 def prose(text: str) -> Iterator[str]:
-  """The paragraphs of a documentation text that read as English, one line each, without markup."""
-  for block in _blocks(text):
-    if len(block) < MIN_PARAGRAPH_CHARACTERS:
-      continue
-    paragraph = " ".join(sentence for sentence in _SENTENCE_END.split(_plain(block)) if _is_sentence(sentence))
-    if len(paragraph) >= MIN_PARAGRAPH_CHARACTERS:
-      yield paragraph
-
-
-def _plain(block: str) -> str:
-  if "`" in block:
-    for pattern, replacement in _MARKUP:
-      block = pattern.sub(replacement, block)
-  if "[" in block:
-    for pattern, replacement in _MORE_MARKUP:
-      block = pattern.sub(replacement, block)
-  if "*" in block:
-    block = _EMPHASIS.sub(r"\1", block)
-  return " ".join(block.split())
+  """The paragraphs of a documentation text that read as English, one line each, without most of the markup."""
+  text = _CODE.sub("\n", _ITEM.sub("\n\n", _HEADING.sub("\n\n", text.expandtabs())))
+  for block in re.split(r"\n\s*\n", text):
+    if len(block) >= MIN_PARAGRAPH_CHARACTERS:
+      plain = " ".join(_MARKUP.sub(lambda match: match[1] or match[2] or match[3] or "", block).split())
+      paragraph = " ".join(filter(_is_sentence, _SENTENCE_END.split(plain)))
+      if len(paragraph) >= MIN_PARAGRAPH_CHARACTERS:
+        yield paragraph
 
 
 def _is_sentence(text: str) -> bool:
@@ -195,70 +148,3 @@ def _is_sentence(text: str) -> bool:
   num_words = text.count(" ") + 1
   return (num_words >= 4 and "//" not in text and _SENTENCE.match(text) is not None
           and len(_SYMBOLS.findall(text)) * 12 <= num_words and len(_WORD.findall(text)) >= 0.8 * num_words)
-
-
-def _is_underline(line: str) -> bool:
-  return not line[:1].isalnum() and _UNDERLINE.match(line) is not None
-
-
-def _is_code(line: str) -> bool:
-  return line.startswith(_CODE_STARTS) or any(mark in line for mark in _CODE_MARKS) or (
-    line.startswith(("import ", "from ")) and _IMPORT.match(line) is not None)
-
-
-def _blocks(text: str) -> Iterator[str]:
-  """Runs of prose lines. Code, tables, headings, names and types of parameters are left out."""
-  block: list[str] = []
-  for line in [*_prose_lines(text), None]:
-    if line:
-      block.append(line)
-    elif block:
-      yield "\n".join(block)
-      block = []
-
-
-def _prose_lines(text: str) -> Iterator[str | None]:
-  """The lines of a text without indentation; None where a paragraph ends."""
-  code_indent = items_indent = item_indent = None  # lines deeper than these are code, or items of a section
-  numpy_section = None  # "code" or "items" below an underlined heading
-  fenced = False
-  lines = text.expandtabs().split("\n")
-  for line, following in zip(lines, [*lines[1:], ""]):
-    bare = line.lstrip()
-    if not bare:
-      yield None
-      continue
-    indent = len(line) - len(bare)
-    if following and len(bare) < 80 and _is_underline(following.strip()):
-      numpy_section = ("code" if _CODE_SECTION.match(bare) else "items" if _ITEM_SECTION.match(bare) else None)
-      code_indent = items_indent = None
-      yield None
-      continue
-    if bare.startswith(("```", "~~~")):
-      fenced = not fenced
-    if code_indent is not None and indent <= code_indent:
-      code_indent = None
-    if items_indent is not None and indent <= items_indent:
-      items_indent = None
-    if (fenced or code_indent is not None or numpy_section == "code" or (numpy_section == "items" and indent == 0)
-        or _is_code(bare) or _is_underline(bare)):
-      yield None
-    elif bare.startswith(".. "):
-      code_indent = None if _KEPT_DIRECTIVE.match(bare) else indent
-      yield None
-    elif bare.rstrip().endswith(":") and len(bare) < 40 and (_ITEM_SECTION.match(bare) or _CODE_SECTION.match(bare)):
-      if _CODE_SECTION.match(bare):
-        code_indent = indent
-      else:
-        items_indent, item_indent = indent, None
-      yield None
-    else:
-      item_indent = indent if items_indent is not None and item_indent is None else item_indent
-      mark = (_LIST_MARK.match(bare) or ((bare[0] in ":@" or " : " in bare) and _FIELD.match(bare))
-              or (items_indent is not None and indent == item_indent and _ITEM.match(bare)))
-      if mark:
-        yield None
-        bare = bare[mark.end():]
-      if bare.rstrip().endswith("::"):
-        code_indent, bare = indent, bare.rstrip()[:-1]
-      yield bare
