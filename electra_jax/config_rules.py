@@ -49,7 +49,7 @@ CHOICES = {
 
 
 # Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
-PRETRAINING_ONLY = {"train.steps_per_dispatch": 1}
+PRETRAINING_ONLY = {"train.steps_per_dispatch": 1, "optimizer.shard_state": False}
 
 
 def choice_faults(c: ConfigDict) -> Iterator[str]:

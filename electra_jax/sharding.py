@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from electra_jax.errors import UserError
@@ -57,8 +58,10 @@ PARAMETER_AXES = (
 def make_mesh(sizes: dict[str, int], devices: list[jax.Device] | None = None) -> Mesh:
   """The mesh of a config's `mesh` branch; -1 takes the devices that are left.
 
+  Devices of several TPU slices share the data axis, slice after slice: only sums of gradients go between slices.
+
   Raises:
-    UserError: the product of the axes is not the device count.
+    UserError: the product of the axes is not the device count, or slices cannot share the data axis.
   """
   devices = jax.devices() if devices is None else devices
   shape = [sizes[axis] for axis in MESH_AXES]
@@ -68,7 +71,21 @@ def make_mesh(sizes: dict[str, int], devices: list[jax.Device] | None = None) ->
     raise UserError("The mesh does not use every device", got=f"{dict(sizes)} on {len(devices)} devices",
                     allowed="data x fsdp x tensor = the device count; one axis may be -1",
                     fix="set --config.mesh.data=-1, and fsdp and tensor to divisors of the device count")
-  return jax.make_mesh(tuple(shape), MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+  types = (AxisType.Auto,) * 3
+  slices = count_slices(devices)
+  if slices == 1:
+    return jax.make_mesh(tuple(shape), MESH_AXES, axis_types=types, devices=devices)
+  if shape[0] % slices:
+    raise UserError("The data axis cannot be divided over the slices", got=f"{shape[0]} over {slices} slices",
+                    allowed=f"multiples of {slices}: fsdp and tensor stay within a slice",
+                    fix="set --config.mesh.data=-1, and fsdp and tensor to divisors of a slice's device count")
+  return Mesh(mesh_utils.create_hybrid_device_mesh((shape[0] // slices, *shape[1:]), (slices, 1, 1), devices),
+              MESH_AXES, axis_types=types)
+
+
+def count_slices(devices: Sequence[jax.Device]) -> int:
+  """TPU slices that devices are of, joined by their hosts' network; 1 for devices of other kinds."""
+  return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def partition_spec(*logical_axes: str | None) -> PartitionSpec:
@@ -153,8 +170,13 @@ def by_path(tree) -> dict:
   return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def parameter_shardings(params, mesh: Mesh):
+def parameter_shardings(params, mesh: Mesh | AbstractMesh, over_data: bool = False):
   """A NamedSharding for every parameter (arrays or shapes).
+
+  Args:
+    params: tree of the parameters, or of what has their shapes.
+    mesh: of `make_mesh`, or the current one.
+    over_data: split also over the data axis, which otherwise holds whole copies (`optimizer.shard_state`).
 
   Raises:
     ValueError: a parameter matches no rule of PARAMETER_AXES, or more than one.
@@ -173,9 +195,25 @@ def parameter_shardings(params, mesh: Mesh):
         raise UserError(f"The parameter {name} cannot be split over the mesh", got=f"a dimension of {size} over mesh "
                         f"axis {axis!r} of {mesh.shape[axis]} devices", allowed="sizes that the axis divides",
                         fix=f"choose --config.mesh.{axis} as a divisor of {size}")
-    return NamedSharding(mesh, spec)
+    return NamedSharding(mesh, _over_data(spec, leaf.shape, mesh) if over_data else spec)
 
   return jax.tree_util.tree_map_with_path(place, params)
+
+
+def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+  """A parameter's split, and the first dimension that allows it over the data axis, too; the same where none does."""
+  axes = list(spec) + [None] * (len(shape) - len(spec))
+  for dimension, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+    if size % (mesh.shape["data"] * mesh.shape.get(axis, 1)) == 0:
+      axes[dimension] = ("data", axis) if axis else "data"
+      break
+  return PartitionSpec(*axes)
+
+
+def split_over_data(params):
+  """Each device's part of what has the parameters' shapes, see `parameter_shardings`; without a mesh all of it."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return params if mesh.empty else jax.lax.with_sharding_constraint(params, parameter_shardings(params, mesh, True))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -1,13 +1,15 @@
 """Does a run go on as if nothing had happened on other devices? Another count, another mesh, other micro-batches."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from electra_jax import distributed, metrics, objectives, optim, pretrain, sharding
-from electra_jax.errors import Interrupted
+from electra_jax.errors import Interrupted, UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.training import checkpoint_reading, checkpoints
 from electra_jax.training.train_state import abstract_state, init_state
@@ -16,7 +18,7 @@ from tests.objectives.test_objectives import make_batch
 from tests.small_runs import Place, small
 from tests.test_pretrain import tiny_config, write_corpus
 
-MESHES = ((2, 2, 2), (1, 4, 1), (1, 1, 1), (1, 2, 4))  # 8 -> 4 -> 1 -> 8 devices
+MESHES = ((2, 2, 2), (1, 4, 1), (4, 1, 1), (1, 1, 1), (1, 2, 4))  # 8 -> 4 -> 4 -> 1 -> 8 devices
 
 
 def mesh_of(data, fsdp, tensor):
@@ -24,8 +26,26 @@ def mesh_of(data, fsdp, tensor):
   return sharding.make_mesh(sizes, jax.devices()[: data * fsdp * tensor])
 
 
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """What a mesh asks of a device."""
+
+  id: int
+  slice_index: int
+  platform: str = "other"
+  device_kind: str = "other"
+
+
+def test_slices_share_the_data_axis():
+  chips = [Chip(number, number % 2) for number in range(8)]
+  mesh = sharding.make_mesh({"data": -1, "fsdp": 2, "tensor": 1}, chips)
+  assert [[chip.slice_index for chip in row.flat] for row in mesh.devices] == [[0, 0], [0, 0], [1, 1], [1, 1]]
+  with pytest.raises(UserError, match="cannot be divided over the slices"):
+    sharding.make_mesh({"data": 1, "fsdp": -1, "tensor": 1}, chips)
+
+
 def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
-  """Parameters, moments and counters of ELECTRA, saved from each mesh and restored onto the next."""
+  """Parameters, moments (split over data or not) and counters of ELECTRA, from each mesh onto the next."""
   config = tiny_config()
   transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32")
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
@@ -34,14 +54,14 @@ def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
   shapes = jax.eval_shape(objective.init, jax.random.key(0), rows)
   init_params = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
   rng = np.random.default_rng(0)
-  first = abstract_state(init_params, tx, mesh_of(*MESHES[0]))
+  first = abstract_state(init_params, tx, mesh_of(*MESHES[0]), shard_moments=True)
   written = jax.tree.map(lambda leaf: np.asarray(9 * rng.standard_normal(leaf.shape), leaf.dtype), first)
   state = jax.tree.map(lambda values, leaf: jax.device_put(values, leaf.sharding), written, first)
   for step, shape in enumerate(MESHES[1:]):
     saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
     saved.save(state, step)
     saved.close()
-    wanted = abstract_state(init_params, tx, mesh_of(*shape))
+    wanted = abstract_state(init_params, tx, mesh_of(*shape), shard_moments=step == 1)
     saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
     state = saved.restore_newest(wanted)
     saved.close()

@@ -25,6 +25,8 @@ from electra_jax.tools.compile_roofline import CHIPS, Chip, Roofline
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
 flags.DEFINE_string("topology", None, "The slice: v4:4x4x4, v5e:16x16, v5p:4x4x8, v6e:8x8; or cpu:8, fake CPU devices.")
+flags.DEFINE_integer("slices", 1, "So many of these slices, joined by their hosts' network; they share the data axis.",
+                     lower_bound=1)
 flags.DEFINE_multi_string("mesh", [], "Axes that differ from data=-1,fsdp=1,tensor=1, as in --mesh=fsdp=16,tensor=2; "
                           "several are compared. Without it, the recipe's mesh.")
 flags.DEFINE_bool("kernels", False, "Also print the cycles that a TPU's compiler expects of each part of the model.")
@@ -35,6 +37,7 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
   python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:16x16 --mesh=fsdp=1 --mesh=fsdp=16
   python -m electra_jax.tools.compile_check configs/roberta_large.py --topology=v5e:16x16 --config.train.remat=full
   python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:2x2 --kernels
+  python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:8x8 --slices=4
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
 For each mesh: the memory of a chip against what it has, operations by the compiler's count and by ours, the collectives
@@ -103,7 +106,7 @@ def check(config: ConfigDict, devices: list, chip: Chip | None = None) -> Report
   roofline = None if chip is None else compile_roofline.estimate(
     chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
     least_bytes=2 * (state_bytes + steps * step_memory.temporaries), collectives=collectives,
-    kernel_cycles=sum(cycles for _, cycles in parts.values()))
+    kernel_cycles=sum(cycles for _, cycles in parts.values()), slices=sharding.count_slices(devices))
   return Report(mesh, "", step_memory, program_flops, collectives, roofline, seconds, parts)
 
 
@@ -150,7 +153,8 @@ def show(reports: list[Report], config: ConfigDict, devices: list, chip: Chip | 
   for report in reports:
     for kind, (times, size, sent) in compile_collectives.totals(report.collectives).items():
       console.print(f"  {_mesh_name(report.mesh)}: {times} x {kind}, {memory.format_bytes(size)}, "
-                    f"{memory.format_bytes(sent)} sent by each device")
+                    f"{memory.format_bytes(sent)} sent by each device"
+                    + " to other slices" * (kind == compile_collectives.BETWEEN_SLICES))
 
 
 def _time(seconds: float, needed: float) -> str:
@@ -170,7 +174,8 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.compile_check configs/base.py --topology=v5e:4x4")
   jax.config.update("jax_platforms", "cpu")  # whatever this machine has: nothing is computed
   meshes = [parse_mesh(text) for text in FLAGS.mesh] or [FLAGS.config.mesh.to_dict()]
-  devices, chip = compile_program.make_devices(FLAGS.topology), CHIPS.get(FLAGS.topology.split(":")[0])
+  devices = compile_program.make_devices(FLAGS.topology, FLAGS.slices)
+  chip = CHIPS.get(FLAGS.topology.split(":")[0])
   console = Console(highlight=False, width=max(170, Console().width))
   reports = []
   for mesh in meshes:

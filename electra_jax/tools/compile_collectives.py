@@ -4,11 +4,12 @@ import math
 import re
 from dataclasses import dataclass
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+BETWEEN_SLICES = "send"  # to the host, whose network joins slices; sums within them are collectives of their own
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", BETWEEN_SLICES)
 
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*(?:/\*.*\*/)?$")
 INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*?) (" + "|".join(KINDS) + r")(-start)?\(")
-SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
+SHAPE = re.compile(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]")
 WHILE = re.compile(r" while\(.*?condition=%?([\w.-]+)")
 MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")  # mesh['a'=4,'b'=2] {'b'}
 MESH_AXIS = re.compile(r"('[^']+')(?::\(\d+\)(\d+))?")  # 'a', or 'a':(2)4 for a part of 4 of it
@@ -31,8 +32,8 @@ class Collective:
   @property
   def sent(self) -> float:
     """Bytes that this device sends in one step, by the ring algorithm; an all-reduce goes around twice."""
-    rounds = {"all-reduce": 2, "collective-permute": 1}.get(self.kind, 1)
-    share = 1 if self.kind == "collective-permute" else (self.group - 1) / self.group
+    rounds = 2 if self.kind == "all-reduce" else 1
+    share = 1 if self.kind in ("collective-permute", BETWEEN_SLICES) else (self.group - 1) / self.group
     return rounds * share * self.size * self.times
 
 
@@ -49,7 +50,7 @@ def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
       match = INSTRUCTION.match(line)
       if match and times.get(name):
         channel = re.search(r"channel_id=(\d+)", line)
-        key = channel.group(1) if channel else (name, number)
+        key = (match.group(2), channel.group(1)) if channel else (name, number)
         found.setdefault(key, _collective(match, line, times[name], num_devices))
   return tuple(collective for collective in found.values() if collective.group > 1)
 
@@ -67,11 +68,13 @@ def totals(collectives: tuple[Collective, ...]) -> dict[str, tuple[int, int, flo
 def _collective(match: re.Match, line: str, times: int, num_devices: int) -> Collective:
   shapes, kind, started = match.groups()
   sizes = [_bytes(*shape) for shape in SHAPE.findall(shapes)]
-  if started and kind == "collective-permute":
+  if kind == BETWEEN_SLICES:
+    sizes = sizes[:1]  # (operand, a word of context)
+  elif started and kind == "collective-permute":
     sizes = sizes[1:2]  # (operand, result, two words of context)
   elif started and kind != "all-reduce":
     sizes = sizes[len(sizes) // 2:]  # (operands, results)
-  group = 2 if kind == "collective-permute" else _group_size(line, num_devices)
+  group = 2 if kind in ("collective-permute", BETWEEN_SLICES) else _group_size(line, num_devices)
   return Collective(kind, sum(sizes) * (group if kind == "reduce-scatter" else 1), group, times)
 
 

@@ -18,8 +18,8 @@ LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"
 MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
 
 
-def make_devices(topology: str) -> list:
-  """The devices of `v5e:16x16` or `cpu:8`; they can be compiled for, not computed on.
+def make_devices(topology: str, slices: int = 1) -> list:
+  """The devices of so many slices `v5e:16x16`, or of `cpu:8`; they can be compiled for, not computed on.
 
   Raises:
     UserError: there is no such slice, or the compiler for TPUs is not installed.
@@ -36,7 +36,7 @@ def make_devices(topology: str) -> list:
     raise UserError("No slice is that large", got=f"{count} chips in {topology}",
                     allowed=f"at most {CHIPS[chip].largest} chips of {chip}",
                     fix="choose smaller sides; for example --topology=v5e:16x16 or v5p:8x8x16")
-  return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides)
+  return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides, slices)
 
 
 def _cpu_devices(count: int) -> list:
@@ -49,7 +49,7 @@ def _cpu_devices(count: int) -> list:
   return devices[:count]
 
 
-def _tpu_devices(chip: str, sides: str) -> list:
+def _tpu_devices(chip: str, sides: str, slices: int) -> list:
   try:
     import libtpu  # noqa: F401 - jax loads it  # ty: ignore[import-not-found]
   except ImportError as error:
@@ -62,7 +62,8 @@ def _tpu_devices(chip: str, sides: str) -> list:
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of this host, which has none: else libtpu complains
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several may compile at once: none touches a chip
   try:
-    return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", **MEGACORE.get(chip, {})).devices)
+    return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", num_slices=slices,
+                                             **MEGACORE.get(chip, {})).devices)
   except Exception as error:  # jaxlib's own, of several kinds
     raise UserError("libtpu knows no such slice", got=f"{chip}:{sides}: {str(error).splitlines()[0]}",
                     allowed="sides that hosts of 2x2 chips fill, within the chip's largest slice",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from electra_jax import flops, memory
-from electra_jax.tools.compile_collectives import Collective
+from electra_jax.tools.compile_collectives import BETWEEN_SLICES, Collective
 
 
 @dataclass(frozen=True)
@@ -60,23 +60,24 @@ class Roofline:
 
 
 def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops: float, least_bytes: float,
-             collectives: tuple[Collective, ...], kernel_cycles: float = 0) -> Roofline:
+             collectives: tuple[Collective, ...], kernel_cycles: float = 0, slices: int = 1) -> Roofline:
   """The bounds of one step.
 
   A group of devices that is smaller than the slice sends over one dimension of the torus, two links; all devices
-  together send over every dimension.
+  together send over every dimension. What goes between slices is not in it: no data sheet has its rate.
 
   Args:
     chip: a row of CHIPS.
-    num_devices: of the slice.
+    num_devices: of all slices.
     model_flops: `flops.model_flops(config).per_step`, of all devices.
     program_flops: of one device, by the compiler: with recomputation and elementwise operations.
     least_bytes: of one device: state and temporaries, written once and read once.
     collectives: of one device.
     kernel_cycles: of one device, all of `compile_kernels.by_part`.
+    slices: that share the devices.
   """
-  sending = sum(collective.sent / (chip.link_rate * 2 * (chip.dimensions if collective.group == num_devices else 1))
-                for collective in collectives)
+  sending = sum(ring.sent / (chip.link_rate * 2 * (chip.dimensions if ring.group == num_devices // slices else 1))
+                for ring in collectives if ring.kind != BETWEEN_SLICES)
   needed = model_flops / num_devices / chip.peak
   return Roofline(max(needed, program_flops / chip.peak), least_bytes / chip.hbm_rate, sending, needed,
                   kernel_cycles / chip.clock)

@@ -39,7 +39,7 @@ class Setup(NamedTuple):
 
   def init_state(self) -> TrainState:
     """A new state, on its devices."""
-    return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh)
+    return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh, self.config.optimizer.shard_state)
 
   def optimizer_of(self, phase: Phase) -> tuple[optax.GradientTransformation, Callable]:
     """The optimizer of a phase and its schedule, update of the phase (from 0) -> learning rate."""
@@ -85,7 +85,7 @@ def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,
   example = {name: jnp.zeros((1, *shape[1:]), dtype)
              for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
   init_params = functools.partial(objective.init, init_key, example)
-  state = train_state.abstract_state(init_params, optimizers[0][0], mesh)
+  state = train_state.abstract_state(init_params, optimizers[0][0], mesh, config.optimizer.shard_state)
   return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
 
 

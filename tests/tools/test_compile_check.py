@@ -45,6 +45,7 @@ ENTRY %main (p: bf16[8,4]) -> bf16[16,4] {
   %start = (bf16[8]{0}, bf16[16]{0}) all-gather-start(%q), channel_id=5, replica_groups=[2,2]<=[4]
   %done = bf16[16]{0} all-gather-done(%start)
   %c = f32[8]{0} conditional(%p1, %q, %q), true_computation=%move, false_computation=%stay
+  %other = (bf16[6,8]{1,0}, u32[], token[]) send(%q, %t), channel_id=3, is_host_transfer=true
   %scatter = f32[4]{0} reduce-scatter(%r), channel_id=6, replica_groups=[1,4]<=[4], to_apply=%add
   ROOT %alone = f32[4]{0} all-reduce(%r), channel_id=7, replica_groups=[4,1]<=[4], to_apply=%add
 }
@@ -63,6 +64,7 @@ def test_collectives_of_a_written_program(program):
     "all-gather": (2, 128 + 32, 64 + 16),
     "reduce-scatter": (1, 64, 48),  # the operand is four times the result
     "collective-permute": (1, 32, 32),  # in a branch
+    "send": (1, 96, 96),  # to other slices
   }
 
 

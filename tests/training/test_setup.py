@@ -1,13 +1,17 @@
 """Do training, the benchmark and the compile check run the very same step?"""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import tiny
 from electra_jax import config as config_lib
-from electra_jax import objectives, pretrain
+from electra_jax import memory, objectives, pretrain, sharding
+from electra_jax.data import pipeline
+from electra_jax.objectives.base import Objective, Phase
 from electra_jax.tools import bench, compile_program
-from electra_jax.training import step
+from electra_jax.training import setup, step
 from tests import fake_objective
 from tests.small_runs import Place, small
 from tests.test_pretrain import write_corpus
@@ -58,3 +62,45 @@ def test_kernels_reach_the_compiled_step(monkeypatch):
   given.train.kernels = "triton"
   compile_program.lower_step(config_lib.resolve(given), jax.devices())
   assert seen == ["triton"]
+
+
+def table_and_layer(*_) -> Objective:
+  """Like `fake_objective`, with a matrix that the tensor axis splits, and a bias that four devices cannot share."""
+  table = fake_objective.make()
+
+  def loss(params, batch, rng, train, num_targets):
+    total, pairs = table.phases[0].loss(params, batch, rng, train, num_targets)
+    layer = params["encoder"]["layer_00"]["feed_forward"]
+    hidden = jnp.tanh(batch["input_ids"] @ layer["intermediate"]["kernel"] / 100) @ layer["output"]["kernel"]
+    return total + jnp.square(hidden + layer["output"]["bias"]).mean(), pairs
+
+  def init(rng, batch):
+    rows, length = jax.random.normal(rng, (16, 32)), batch["input_ids"].shape[1]
+    layer = {"intermediate": {"kernel": rows[:length]},
+             "output": {"kernel": rows[:, :6].repeat(2, 0), "bias": jnp.ones(6)}}
+    return {"encoder": {**table.init(rng, batch)["encoder"], "layer_00": {"feed_forward": layer}}}
+
+  return table._replace(init=init, phases=(Phase(10**9, loss),))
+
+
+def test_moments_split_over_the_data_axis_change_nothing(monkeypatch, tmp_path):
+  """Of LAMB with clipping: the same parameters and norms, and a quarter of the moments on each device."""
+  monkeypatch.setattr(objectives, "make", table_and_layer)
+  found = []
+  for shard_state in (False, True):
+    given = small(Place(tmp_path), optimizer__shard_state=shard_state, log__norms_per_group=True, mesh__tensor=2,
+                  train__accumulation_steps=2)
+    config = config_lib.resolve(given)
+    mesh = sharding.make_mesh(config.mesh)
+    run = setup.make(config, mesh)
+    rng = np.random.default_rng(0)
+    batches = [{name: rng.integers(0, 9, shape).astype(dtype) for name, (shape, dtype) in
+                pipeline.batch_shapes(config.data, config.train.batch_size).items()} for _ in range(2)]
+    with jax.set_mesh(mesh):
+      state = run.init_state()
+      state, pairs = run.train_step(run.objective.phases[0])(state, sharding.put_batches(batches, mesh))
+    assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(lambda x: x.sharding, run.abstract_state)
+    found.append((memory.bytes_per_device(state.opt_state), jax.device_get((state, pairs))))
+  (whole, expected), (split, ours) = found
+  assert split < whole / 4 + 2 * 4 * 6 + 16  # all but the bias and the counters
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), ours, expected)
