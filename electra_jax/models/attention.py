@@ -78,9 +78,10 @@ def _fused(product, bias, lengths, seeds, rate, backend, interpret):
 
 def _fused_forward(product, bias, lengths, seeds, rate, backend, interpret):
   if not backend.adds_bias(product.shape[1]):
-    product = add_bias(product, bias)
+    product = add_bias(_columns(product), bias.reshape(-1)).reshape(product.shape)
   call = functools.partial(backend.forward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   context, log_sums = _on_local_heads(call, seeds, {"b": lengths, "bshtd": product, "htd": bias}, ("bshd", "bhs"))
+  context = context.reshape(*product.shape[:3], product.shape[4])
   return context, (product, bias, lengths, seeds, context, log_sums)
 
 
@@ -89,30 +90,43 @@ def _fused_backward(rate, backend, interpret, kept, gradient):
   call = functools.partial(backend.backward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   arrays = {"b": lengths, "bshtd": product, "htd": bias, "bshd": context, "bhs": log_sums, "bshd ": gradient}
   d_product, sums = _on_local_heads(call, seeds, arrays, ("bshtd", "bphtd"))
-  return d_product, sums.sum((0, 1)).astype(bias.dtype), None, None
+  return d_product.reshape(product.shape), sums.sum((0, 1)).astype(bias.dtype), None, None
 
 
 _fused.defvjp(_fused_forward, _fused_backward)
+
+
+def _columns(x: Float[Array, "batch length *columns"]) -> Float[Array, "batch length all_columns"]:
+  """All heads beside each other: where an array has dimensions of 64 or 3, a TPU puts others last, and turns it around
+  for every kernel.
+  """
+  return x.reshape(*x.shape[:2], -1)
 
 
 def _on_local_heads(call, seeds, arrays, out_letters):
   """Runs a kernel, which the compiler cannot split, on each device's examples and heads.
 
   `arrays` and `out_letters` name the dimensions: b batch, s sequence, h heads, t query, key or value, d head_dim.
+  Results that begin with bsh may come as `_columns`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return call(jnp.concatenate([seeds, jnp.zeros(2, jnp.uint32)]), *arrays.values())
   axes = {"b": sharding.batch_axes(mesh, arrays["b"].shape[0]), "h": sharding.RULES["heads"]}
+  tails = [x.shape[3:] if letters.startswith("bsh") else None for letters, x in arrays.items()]
 
   def spec(letters):
-    return PartitionSpec(*(axes.get(letter) for letter in letters.strip()))
+    return PartitionSpec(*(axes.get(letter) for letter in letters.strip()[:3]))
 
   def local(seeds, *arguments):
+    arguments = [x if tail is None else x.reshape(*x.shape[:2], -1, *tail)
+                 for x, tail in zip(arguments, tails, strict=True)]
     examples, _, heads = arguments[1].shape[:3]
     first = (jax.lax.axis_index(axes["b"]) * examples if axes["b"] else jnp.zeros((), jnp.int32),
              jax.lax.axis_index(axes["h"]) * heads)
-    return tuple(call(jnp.concatenate([seeds, jnp.stack(first).astype(jnp.uint32)]), *arguments))
+    out = call(jnp.concatenate([seeds, jnp.stack(first).astype(jnp.uint32)]), *arguments)
+    return tuple(_columns(x) if letters.startswith("bsh") else x for letters, x in zip(out_letters, out, strict=True))
 
   return jax.shard_map(local, in_specs=(spec(""), *map(spec, arrays)), out_specs=tuple(map(spec, out_letters)),
-                       check_vma=False)(seeds, *arrays.values())
+                       check_vma=False)(seeds, *(x if tail is None else _columns(x)
+                                                 for x, tail in zip(arrays.values(), tails, strict=True)))

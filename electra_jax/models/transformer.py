@@ -3,6 +3,7 @@
 import dataclasses
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
@@ -154,9 +155,9 @@ class Attention(nn.Module):
     maps = [c.dense(c.hidden_size, name=name).parameters(c.hidden_size) for name in ("query", "key", "value")]
     # One product for all three, [hidden, heads, 3, head_dim]: a device of the tensor axis keeps whole heads.
     kernel = jnp.stack([kernel.astype(c.dtype).reshape(-1, *heads) for kernel, _ in maps], axis=2)
-    product = multiply(x, kernel.reshape(c.hidden_size, -1), c.dtype)
+    kernel = jax.lax.optimization_barrier(kernel.reshape(c.hidden_size, -1))
+    product = sharding.constrain(multiply(x, kernel, c.dtype), "batch", None, "heads")
     product = product.reshape(*x.shape[:2], heads[0], 3, heads[1])  # [batch, length, heads, 3, head_dim]
-    product = sharding.constrain(product, "batch", None, "heads", None, None)
     bias = jnp.stack([bias.reshape(heads) for _, bias in maps], axis=1)  # [heads, 3, head_dim]
     weight_dropout = Dropout(c.attention_probs_dropout_prob, name="dropout").seeds(train)
     context = attention(product, bias, attention_mask, *weight_dropout, implementation)
