@@ -19,7 +19,7 @@
 #   PYTHON=...         another interpreter than .venv's.
 #
 # Kill it at any moment: the same command goes on, what is finished is not run again. When a claim has been run,
-# `launch/reproduce.sh publish` puts its figures into docs/results and docs/results.md.
+# `launch/reproduce.sh publish` puts its figures into docs/results.
 set -euo pipefail
 caller=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

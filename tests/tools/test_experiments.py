@@ -26,7 +26,7 @@ from electra_jax.finetuning import results
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools import appendix_e
 from electra_jax.tools.experiments import __main__ as command
-from electra_jax.tools.experiments import finetuning, probe, processes, records, report, rows, runs
+from electra_jax.tools.experiments import finetuning, pages, probe, processes, records, report, rows, runs
 from electra_jax.tools.experiments import results as figures
 from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
@@ -366,20 +366,21 @@ def with_steps(config, num_steps):
   return changed
 
 
-def test_one_line_for_each_table(tmp_path):
+def test_one_line_for_each_difference(tmp_path):
   found = []
   scores_of = {"small-vs-bert": (0.8, 0.7), "roberta-formats": (0.7, 0.7, 0.5, 0.9), "two-stage": (0.7,)}
   for name, scores in scores_of.items():
     for row, score in zip(plan(name, tmp_path / name), scores):
       finish(row, score, 3.0)
       found += figures.rows_of(rows.tables()[name], row, "cmd", Tuning())
-  lines = report.overview(found).splitlines()
-  assert len(lines) == 5 and "[small-vs-bert](#small-vs-bert-electra-table-1)" in lines[2]
-  assert "| BERT-Small -10.0 ± 1.4 (paper -4.3) | ELECTRA-Small, GLUE |" in lines[2]
-  assert lines[3].endswith(
-    "SENTENCE-PAIR, NSP +0.0 ± 1.4 (paper -1.1), noise; FULL-SENTENCES -20.0 ± 1.4 (paper +0.7), **the other sign**; "
-    "DOC-SENTENCES +20.0 ± 1.4 (paper +0.7) | SEGMENT-PAIR, NSP, MNLI |")
-  assert lines[4].endswith("| held-out losses only | |") and "(#two-stage-electra-figure-3-right)" in lines[4]
+  lines = pages.claims(found).splitlines()
+  assert lines[2].startswith("| [small-vs-bert](small-vs-bert.md): ELECTRA-Small is ahead of BERT-Small")
+  assert "| BERT-Small − ELECTRA-Small, GLUE | -4.3 | -10.0 ± 1.4 |" in lines[2] and lines[2].endswith("| confirmed |")
+  expected = [("+0.0", "within noise"), ("-20.0", "budget too small"), ("+20.0", "confirmed")]
+  for line, (ours, word) in zip(lines[3:6], expected):
+    assert f"| {ours} ± 1.4 |" in line and line.endswith(f"| {word} |")
+  assert lines[6].startswith("| [two-stage](two-stage.md): ") and lines[6].endswith("| one model only |")
+  assert any(line.startswith("| table3: ") and line.endswith("| not run |") for line in lines)
 
 
 def test_a_column_without_seeds_has_no_spread(tmp_path):
@@ -528,16 +529,36 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
   running = processes.Running()
   runs.make(row, ["sst2"], place(tmp_path, glue=environment["GLUE"]), Tuning(**tuning), running, probe=False,
             after_each=lambda: None)
-  reproduce("publish", f"--results={tmp_path}/docs/results", f"--page={tmp_path}/docs/results.md")
-  page = (tmp_path / "docs/results.md").read_text()
-  assert "\n## roberta-masking:" in page and "![curves of roberta-masking](results/roberta-masking.png)" in page
+  reproduce("publish", f"--results={tmp_path}/docs/results")
+  assert "[roberta-masking](roberta-masking.md)" in (tmp_path / "docs/results/README.md").read_text()
+  assert "![roberta-masking](roberta-masking.png)" in (tmp_path / "docs/results/roberta-masking.md").read_text()
   assert (tmp_path / "docs/results/roberta-masking.png").exists()
 
 
-def test_the_page_shows_the_figures_that_are_here():
+def test_the_pages_show_the_figures_that_are_here():
   """If this fails: python -m electra_jax.tools.experiments publish"""
-  found = figures.load(str(ROOT / "docs/results/evidence.json"))
-  assert found and (ROOT / "docs/results.md").read_text() == report.page(found, str(ROOT / "docs/results"), "results")
+  folder = ROOT / "docs/results"
+  texts = pages.pages(figures.load(str(folder / "evidence.json")), str(folder))
+  assert len(texts) > 9 and texts == {name: (folder / name).read_text() for name in texts}
+
+
+def test_verdicts_count_the_chance_of_pretraining():
+  of = rows.tables()["table3"]
+
+  def row(model, value, **more):
+    return {"claim": "table3", "model": model, "metric": "glue/average", "value": value, "spread": 0.1,
+            "train_flops": 8e15} | more
+
+  figures_of = [row("ELECTRA", 60.0), row("BERT", 58.0)]
+  chance = pages.chance_of_pretraining([row("Replace MLM", 50.0, spread=2.0, pretrainings=3)])
+  assert chance == {"glue/average": 2.0}
+  (alone,), (counted,) = report.compare(of, figures_of), report.compare(of, figures_of, chance)
+  assert [pages.verdict(of, one) for one in (alone, counted)] == ["confirmed", "within noise"]
+  assert pages.verdict(of, counted._replace(ours=6.0)) == "opposite"
+  assert pages.verdict(of._replace(too_small=True), counted._replace(ours=6.0)) == "budget too small"
+  smaller = [dict(one, budget=1e15) for one in figures_of]
+  assert list(pages.by_budget(of, [*figures_of, *smaller])) == [1e15, 8e15]
+  assert figures.merge([*figures_of, *smaller], [row("BERT", 59.0)])[-1]["budget"] == 1e15
 
 
 def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ from typing import Any
 
 from absl import flags
 
+from electra_jax import files, metrics
 from electra_jax import main as main_lib
-from electra_jax import metrics
 from electra_jax.errors import UserError
-from electra_jax.tools.experiments import finetuning, records, report, results, runs
+from electra_jax.tools.experiments import finetuning, pages, records, report, results, runs
 from electra_jax.tools.experiments import rows as rows_lib
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.processes import Running, run_all
@@ -152,7 +152,7 @@ def sweep(names: Sequence[str]) -> None:
 
 
 def publish(arguments: list[str]) -> None:
-  """Merges the figures into the documents and draws the curves; without --out only writes the page anew."""
+  """Merges the figures into the documents and draws the curves; without --out only writes the pages anew."""
   del arguments
   folder = FLAGS.results
   path = os.path.join(folder, "evidence.json")
@@ -165,10 +165,13 @@ def publish(arguments: list[str]) -> None:
   if not rows:
     raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
                     allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
-  page = report.page(rows, folder, os.path.relpath(folder, os.path.dirname(FLAGS.page) or "."))
-  with open(FLAGS.page, "w", encoding="utf-8") as file:
-    file.write(page)
-  print(f"{len(rows)} figures: {path}, {FLAGS.page}")
+  for table in rows_lib.tables().values():
+    if len(pages.by_budget(table, rows)) > 1:
+      pages.draw_budgets(table, rows, os.path.join(folder, pages.BUDGETS.format(table.name)))
+  for name, text in pages.pages(rows, folder).items():
+    with files.atomic(os.path.join(folder, name)) as file:
+      file.write(text)
+  print(f"{len(rows)} figures: {path}, {os.path.join(folder, 'README.md')}")
 
 
 def draw(table: Table, path: str) -> None:
@@ -215,8 +218,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE of the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")
-  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json and the pictures.")
-  flags.DEFINE_string("page", "docs/results.md", "publish: the page that is written.")
+  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json, the pages and the pictures.")
 
 
 def main(argv: list[str]) -> None:

@@ -1,8 +1,7 @@
-"""Report of an experiment: tables next to the papers' numbers, differences with their noise, curves, the page."""
+"""Report of an experiment: tables next to the papers' numbers, differences with their noise, curves."""
 
 import math
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from electra_jax import flops, metrics, plotting
 from electra_jax.objectives.table import ROWS as OBJECTIVES
 from electra_jax.tasks import glue
 from electra_jax.tools.experiments.results import read_probe
-from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, by_model, tables
+from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, by_model
 
 PERPLEXITY = "perplexity"  # of held-out text; it means something only between masked LMs
 PROBE = "probe"
@@ -24,12 +23,12 @@ HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Re
            "all_tokens_mlm/loss": "All-Tokens MLM loss"}
 
 
-def table(of: Table, rows: Sequence[dict]) -> str:
+def table(of: Table, rows: Sequence[Mapping]) -> str:
   """A Markdown table: the paper's numbers, ours, each task, what the training cost."""
   has = {row["metric"] for row in rows}
   with_paper = [metric for metric in of.metrics if any(model.paper.get(metric) for model in of.models)]
-  compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or _key(metric) in has]
-  others = [name for name in ("untrained", *of.tasks) if name not in compared and _key(name) in has]
+  compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or metric_key(metric) in has]
+  others = [name for name in ("untrained", *of.tasks) if name not in compared and metric_key(name) in has]
   head = ["Model"]
   for metric in compared:
     head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
@@ -83,27 +82,32 @@ class Difference(NamedTuple):
     return f"{self.ours:+.{digits}f}" + f" ± {self.noise:.{digits}f}" * bool(self.noise)
 
 
-def compare(of: Table, rows: Sequence[dict]) -> list[Difference]:
-  """Each other model against the first one, as far as both have been run."""
+def compare(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | None = None) -> list[Difference]:
+  """Each other model against the first one, as far as both have been run.
+
+  Args:
+    chance: metric -> standard deviation between pre-trainings, for models that were pre-trained once; without it their
+      noise is that of fine-tuning alone.
+  """
   metric, first = of.metrics[0], of.models[0]
-  if not any(row["metric"] == _key(metric) for row in rows):
+  if not any(row["metric"] == metric_key(metric) for row in rows):
     metric = PROBE
-  by_name = {row["model"]: row for row in rows if row["metric"] == _key(metric)}
+  by_name = {row["model"]: row for row in rows if row["metric"] == metric_key(metric)}
   found = []
   for model in of.models[1:]:
     if first.name in by_name and model.name in by_name:
       a, b = by_name[model.name], by_name[first.name]
       ours, other = model.paper.get(metric), first.paper.get(metric)
       found.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
-                              math.hypot(*((one["spread"] or 0.0) / _pretrainings(one) ** 0.5 for one in (a, b))),
+                              math.hypot(_standard_error(a, chance or {}), _standard_error(b, chance or {})),
                               None if ours is None or other is None else ours - other, _limit(a, b)))
   return found
 
 
-def differences(of: Table, rows: Sequence[dict]) -> list[str]:
+def differences(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | None = None) -> list[str]:
   """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
   lines = []
-  for one in compare(of, rows):
+  for one in compare(of, rows, chance):
     said = f"{one.value(2)} here"
     if one.paper is not None:
       said = f"{one.paper:+.2f} in the paper, {said}"
@@ -113,51 +117,6 @@ def differences(of: Table, rows: Sequence[dict]) -> list[str]:
       said += ": within noise"
     lines.append(f"* {one.model} − {one.first}, {TITLES[one.metric]}: {said}.")
   return lines
-
-
-def overview(rows: Sequence[dict]) -> str:
-  """A Markdown table with a line for each table that was run: what the paper says, and the differences here."""
-  lines = ["| Claim | What it says | Here | The difference is from |", "|---|---|---|---|"]
-  for name, of in tables().items():
-    own = [row for row in rows if row["claim"] == name]
-    if not own:
-      continue
-    found = compare(of, own)
-    said = [f"{one.model} {one.value(1)}" + ("" if one.paper is None else f" (paper {one.paper:+.1f})")
-            + ", noise" * one.is_noise + ", **the other sign**" * one.contradicts for one in found]
-    anchor = "".join(c for c in f"{name}: {of.source}".lower() if c.isalnum() or c in " -").replace(" ", "-")
-    lines.append(f"| [{name}](#{anchor}) | {of.says} | {'; '.join(said) or 'held-out losses only'} | "
-                 + (f"{found[0].first}, {TITLES[found[0].metric]} |" if found else "|"))
-  return "\n".join(lines)
-
-
-def page(rows: Sequence[dict], folder: str, link: str) -> str:
-  """docs/results.md: FOLDER/introduction.md, and of each table the figures, the differences, what FOLDER/TABLE.md
-  remarks, and the pictures: TABLE.png, then any TABLE-MORE.png.
-
-  Args:
-    rows: of evidence.json.
-    folder: docs/results.
-    link: the same as a link in the page.
-  """
-  root = pathlib.Path(folder)
-
-  def text_of(name: str) -> list[str]:
-    path = root / f"{name}.md"
-    return [path.read_text(encoding="utf-8").strip()] if path.exists() else []
-
-  introduction = [text.replace("](evidence.json)", f"]({link}/evidence.json)") for text in text_of("introduction")]
-  parts = ["# Results", *introduction, overview(rows)]
-  for name, of in tables().items():
-    own = [row for row in rows if row["claim"] == name]
-    if not own:
-      continue
-    parts += [f"## {name}: {of.source}", f"*{of.says}* `{own[0]['command']}`", table(of, own)]
-    parts += ["\n".join(differences(of, own))] if differences(of, own) else []
-    parts += text_of(name)
-    parts += [f"![curves of {path.stem}]({link}/{path.name})"
-              for path in (*root.glob(f"{name}.png"), *sorted(root.glob(f"{name}-*.png")))]
-  return "\n\n".join(parts) + "\n"
 
 
 def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -> bool:
@@ -215,18 +174,27 @@ def _pretrainings(row: Mapping) -> int:
   return row.get("pretrainings", 1)
 
 
+def _standard_error(row: Mapping, chance: Mapping[str, float]) -> float:
+  """Of the mean of several pre-trainings; of one the chance of another, or at least that of fine-tuning."""
+  several = _pretrainings(row)
+  if several > 1:
+    return row["spread"] / several**0.5
+  return chance.get(row["metric"], row["spread"] or 0.0)
+
+
 def _limit(a: Mapping, b: Mapping) -> float:
   """Twice the spreads of fine-tuning; of means of pre-trainings Student's two-sided 95 %."""
   both = _pretrainings(a) + _pretrainings(b)
   return 2.0 if both == 2 else float(scipy.stats.t.ppf(0.975, both - 2))
 
 
-def _key(metric: str) -> str:
+def metric_key(metric: str) -> str:
+  """Of a row of figures."""
   return KEYS.get(metric, f"glue/{metric}")
 
 
 def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
-  row = own.get(_key(metric))
+  row = own.get(metric_key(metric))
   if row is None:
     return ""
   return _number(row["value"], metric) + (f" ± {row['spread']:.1f}" if spread and row["spread"] else "")

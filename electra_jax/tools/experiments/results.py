@@ -140,10 +140,13 @@ def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[f
 
 
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
-  """The new figures take the place of all of the same models of the same tables; those of configs/evidence.py alone."""
+  """The new figures take the place of all of the same models of the same tables; those of configs/evidence.py alone.
+
+  Rows with a "budget" are of an earlier, smaller one: they stay.
+  """
   new = list(new)
   models = {(one["claim"], one["model"]) for one in new}
-  rows = [one for one in before if (one["claim"], one["model"]) not in models] + new
+  rows = [one for one in before if "budget" in one or (one["claim"], one["model"]) not in models] + new
   order = {(table.name, model.name): (i, j) for i, table in enumerate(tables().values())
            for j, model in enumerate(table.models)}
   return sorted((row for row in rows if (row["claim"], row["model"]) in order),

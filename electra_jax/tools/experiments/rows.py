@@ -39,6 +39,8 @@ class Table(NamedTuple):
   tasks: tuple[str, ...] = GLUE  # WNLI is in no average (ELECTRA section 3.1)
   flops: float | None = None  # of each model, where the command names none
   fine_tuning: tuple[str, ...] = ()  # KEY=VALUE or TASK:KEY=VALUE of the fine-tunings
+  paper_flops: float | None = None  # of the paper's models
+  too_small: bool = False  # whether more budget has moved the differences here towards the paper's
 
 
 class Budget(NamedTuple):

@@ -1,0 +1,130 @@
+"""Pages of results: a table of all claims with a verdict each, and a page a claim with its table and pictures."""
+
+import math
+import pathlib
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+
+from electra_jax import plotting
+from electra_jax.tools.experiments.report import TITLES, Difference, compare, differences, metric_key, table
+from electra_jax.tools.experiments.rows import FILES, Table, tables
+
+INTRODUCTION, NOTEBOOK = "introduction.md", "notebook.md"  # written by hand
+BUDGETS = "{}-budgets.png"  # the picture of a claim at several budgets
+
+
+def chance_of_pretraining(rows: Sequence[Mapping]) -> dict[str, float]:
+  """GLUE's metrics -> standard deviation between pre-trainings of one model, pooled over the models with several."""
+  spreads = {}
+  for row in rows:
+    if row.get("pretrainings", 1) > 1 and row["metric"].startswith("glue/"):
+      spreads.setdefault(row["metric"], []).append(row["spread"])
+  return {metric: statistics.fmean(spread**2 for spread in each) ** 0.5 for metric, each in spreads.items()}
+
+
+def verdict(of: Table, difference: Difference) -> str:
+  """One word about a difference: confirmed, opposite, within noise, or budget too small (Table.too_small)."""
+  if of.too_small and difference.contradicts:
+    return "budget too small"
+  if difference.is_noise or not difference.noise:
+    return "within noise"
+  return "opposite" if difference.contradicts else "confirmed" if difference.paper is not None else "beyond noise"
+
+
+def main_rows(of: Table, rows: Sequence[Mapping]) -> list[Mapping]:
+  """A table's figures but for those of smaller budgets."""
+  return [row for row in rows if row["claim"] == of.name and "budget" not in row]
+
+
+def by_budget(of: Table, rows: Sequence[Mapping]) -> dict[float, list[Difference]]:
+  """Training FLOPs -> the differences there; one entry where a table was run once."""
+  chance, budgets = chance_of_pretraining(rows), {}
+  for row in rows:
+    if row["claim"] == of.name and row["metric"] == metric_key(of.metrics[0]):
+      budgets.setdefault(row.get("budget"), []).append(row)
+  main = main_rows(of, rows)
+  return {budget or main[0]["train_flops"]: compare(of, own, chance)
+          for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
+
+
+def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
+  """Name -> text of README.md and of a page for each table that was run.
+
+  Args:
+    rows: of evidence.json.
+    folder: docs/results, which has the introduction, the notebook and the pictures.
+  """
+  root, run = pathlib.Path(folder), [of for of in tables().values() if main_rows(of, rows)]
+  introduction = root / INTRODUCTION
+  found = {"README.md": "\n\n".join(
+    ["# Results", *([introduction.read_text(encoding="utf-8").strip()] if introduction.exists() else []),
+     claims(rows)]) + "\n"}
+  return found | {f"{of.name}.md": _page(of, rows, root) for of in run}
+
+
+def claims(rows: Sequence[Mapping]) -> str:
+  """A Markdown table: a line for each difference that a paper names and that was run, and the tables never run."""
+  lines = ["| Claim | Difference | Paper | Ours | Budget | Verdict |", "|---|---|---|---|---|---|"]
+  not_run = []
+  for file in FILES:
+    for of in tables(file).values():
+      own = main_rows(of, rows)
+      if not own:
+        not_run.append(of)
+        continue
+      found, link = compare(of, own, chance_of_pretraining(rows)), f"[{of.name}]({of.name}.md): {of.says}"
+      several = max(row.get("pretrainings", 1) for row in own)
+      budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
+      for number, one in enumerate(found):
+        lines.append(f"| {'' if number else link} | {one.model} − {one.first}, "
+                     f"{TITLES[one.metric]} | {'' if one.paper is None else f'{one.paper:+.1f}'} | {one.value(1)} | "
+                     f"{budget} | {verdict(of, one)} |")
+      lines += [] if found else [f"| {link} | | | | {budget} | one model only |"]
+  lines += [f"| {of.name}: {of.says or of.source} | | | | | not run |" for of in not_run]
+  return "\n".join(lines)
+
+
+def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
+  own, budgets = main_rows(of, rows), by_budget(of, rows)
+  parts = [f"# {of.name}: {of.source}", f"*{of.says}* `{own[0]['command']}`", table(of, own)]
+  parts += ["\n".join(lines) for lines in [differences(of, own, chance_of_pretraining(rows))] if lines]
+  if len(budgets) > 1:
+    parts.append("\n".join([
+      f"| {TITLES[of.metrics[0]]}, difference from {of.models[0].name} | " + " | ".join(_flops(x) for x in budgets)
+      + " |", "|---" * (len(budgets) + 1) + "|",
+      *(f"| {model.name} | " + " | ".join(next((one.value(1) for one in each if one.model == model.name), "")
+                                          for each in budgets.values()) + " |" for model in of.models[1:])]))
+  parts += [text for text in [first_paragraph(root / NOTEBOOK, of.name)] if text]
+  parts += [f"![{of.name}]({name})" for name in (f"{of.name}.png", BUDGETS.format(of.name)) if (root / name).exists()]
+  return "\n\n".join(parts) + "\n"
+
+
+def _flops(number: float) -> str:
+  return f"{number:.2g} FLOPs".replace("e+", "e")
+
+
+def first_paragraph(notebook: pathlib.Path, name: str) -> str:
+  """What leads the notebook's section on a table, and a link to the section; "" without one."""
+  text = notebook.read_text(encoding="utf-8") if notebook.exists() else ""
+  section = re.search(rf"^## {re.escape(name)}\n+(.+?)\n(\n|\Z)", text, re.MULTILINE | re.DOTALL)
+  return f"{section[1]} [More]({NOTEBOOK}#{name})." if section else ""
+
+
+def draw_budgets(of: Table, rows: Sequence[Mapping], out: str) -> None:
+  """The differences of a table against its budgets, with the paper's at its own (Table.paper_flops), as a PNG."""
+  budgets = by_budget(of, rows)
+  figure = plotting.new(6.0, 4.2)
+  axes = figure.add_subplot()
+  for number, model in enumerate(of.models[1:]):
+    points = [(budget, one) for budget, each in budgets.items() for one in each if one.model == model.name]
+    axes.errorbar([budget for budget, _ in points], [one.ours for _, one in points], [one.noise for _, one in points],
+                  fmt="o-", capsize=3, color=plotting.COLOURS[number], label=model.name)
+    if of.paper_flops and points and points[0][1].paper is not None:
+      axes.plot(of.paper_flops, points[0][1].paper, "*", markersize=11, color=plotting.COLOURS[number],
+                label=f"{model.name}, paper")
+  axes.axhline(0.0, color="grey", linewidth=0.8)
+  axes.set(xscale="log", xlabel="training FLOPs (ELECTRA Appendix C)",
+           ylabel=f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}")
+  plotting.finish(axes)
+  plotting.save(figure, out)
