@@ -193,7 +193,7 @@ def metric_key(metric: str) -> str:
   return KEYS.get(metric, f"glue/{metric}")
 
 
-def _value(own: Mapping[str, dict], metric: str, spread: bool = True) -> str:
+def _value(own: Mapping[str, Mapping], metric: str, spread: bool = True) -> str:
   row = own.get(metric_key(metric))
   if row is None:
     return ""
