@@ -558,7 +558,7 @@ def test_verdicts_count_the_chance_of_pretraining():
   assert pages.verdict(of._replace(too_small=True), counted._replace(ours=6.0)) == "budget too small"
   smaller = [dict(one, budget=1e15) for one in figures_of]
   assert list(pages.by_budget(of, [*figures_of, *smaller])) == [1e15, 8e15]
-  assert figures.merge([*figures_of, *smaller], [row("BERT", 59.0)])[-1]["budget"] == 1e15
+  assert smaller[1] in figures.merge([*figures_of, *smaller], [row("BERT", 59.0)])
 
 
 def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):
