@@ -26,7 +26,6 @@ class Packing(NamedTuple):
   short_sequence_share: float = 0.0  # ELECTRA and SEGMENT-PAIR
   seed: int = 0  # of the draws of ELECTRA and the pairs
   first_document: int = 0  # number of the first document, so that a document's draws do not depend on its batch
-  sources: tuple[int, ...] = ()  # pairs: parts of one document have equal numbers, which ascend; () = no parts
   num_lenders: int = 0  # pairs: so many first documents only lend their tokens
 
 

@@ -20,8 +20,9 @@ def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Ite
   stretch of another document (BERT; "SEGMENT-PAIR+NSP" in RoBERTa 4.2).
 
   The boundary of A and B is a random one of those between the paragraphs that fill the example; a single paragraph is
-  halved. B never is the true continuation of A, and never comes from the same document; what it displaces opens the
-  next example. A share of the examples gets a random shorter target length. A last single token has no continuation.
+  halved. B never is the true continuation of A, and never comes from the same document (a text of more than 1 MiB
+  without a blank line is several); what it displaces opens the next example. A share of the examples gets a random
+  shorter target length. A last single token has no continuation.
 
   Differs from the released code: it draws each document ten times anew and cuts off what exceeds the length, here pairs
   are drawn once and the next example goes on; it looks for "another document" by number, here equal copies do not
@@ -65,47 +66,41 @@ def pack_sentence_pairs(documents: Iterable[Paragraphs], packing: Packing) -> It
   yield from _pack_pairs(documents, packing, _sentence_pairs)
 
 
-class _Others(NamedTuple):
-  """The documents that one document may borrow from: all but those from `first` to `last`, its own parts."""
-
-  documents: list["_Document"]
-  first: int
-  last: int
-
-  @property
-  def number(self) -> int:
-    return len(self.documents) - (self.last - self.first)
-
-  def draw(self, rng: random.Random) -> "_Document":
-    number = rng.randrange(self.number)
-    return self.documents[number if number < self.first else number + self.last - self.first]
-
-
 class _Document(NamedTuple):
   """A document as the pairs see it."""
 
   tokens: list[int]
   starts: list[int]  # of its sentences in `tokens`, ascending
-  source: int
 
   def sentence(self, number: int) -> list[int]:
     end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.tokens)
     return self.tokens[self.starts[number]:end]
 
 
+class _Others(NamedTuple):
+  """The documents that one document may borrow from: all but itself."""
+
+  documents: list[_Document]
+  own: int
+
+  def draw(self, rng: random.Random) -> _Document:
+    number = rng.randrange(len(self.documents) - 1)
+    return self.documents[number + (number >= self.own)]
+
+
 def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs: Callable) -> Iterator[Example]:
   numbered = []
-  for number, paragraphs in enumerate(documents):
+  for paragraphs in documents:
     sentences = [sentence for sentence in paragraphs if sentence]
     starts = [0, *itertools.accumulate(map(len, sentences))][:-1]
-    source = packing.sources[number] if packing.sources else number
-    numbered.append(_Document([token for sentence in sentences for token in sentence], starts, source))
+    numbered.append(_Document([token for sentence in sentences for token in sentence], starts))
   lenders = [document for document in numbered if document.tokens]
-  sources = [lender.source for lender in lenders]
+  own = sum(bool(document.tokens) for document in numbered[:packing.num_lenders])
   for number, document in enumerate(numbered[packing.num_lenders:], packing.first_document):
-    others = _Others(lenders, bisect.bisect_left(sources, document.source),
-                     bisect.bisect_right(sources, document.source))
-    if document.tokens and not others.number:
+    if not document.tokens:
+      continue
+    others, own = _Others(lenders, own), own + 1
+    if len(lenders) < 2:
       raise _no_other_document(others)
     seed = counter_hash.derive(counter_hash.fold(packing.seed, number), counter_hash.Purpose.PACKING)
     for first, second, label in make_pairs(document, others, packing, random.Random(int(seed[0]))):
@@ -172,7 +167,8 @@ def _borrow(document: _Document, middle: int, others: _Others,
 
 def _no_other_document(others: _Others) -> UserError:
   return UserError("Next sentence prediction needs segments of other documents, and there is no other document",
-                   got=f"{others.number} other documents with tokens" + (", all alike" if others.number else ""),
+                   got="0 other documents with tokens" if len(others.documents) < 2 else
+                   f"{len(others.documents) - 1} other documents with tokens, all alike",
                    allowed="at least two different documents in the training and, if there is one, the held-out split",
                    fix="separate the documents of a text by blank lines, add more of them, or choose a --config."
                        "data.format without NSP, such as FULL-SENTENCES")

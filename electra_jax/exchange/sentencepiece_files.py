@@ -34,13 +34,9 @@ def make_library(tokenizer: SentencePiece) -> Library:
   float64. Vocabularies trained here have scores that both add exactly.
 
   Raises:
-    UserError: protobuf is not installed, or the model is neither of unigrams nor of merges.
+    UserError: the model is neither of unigrams nor of merges.
   """
-  try:
-    proto = parse_model(tokenizer.files["sentencepiece.model"])
-  except ImportError as error:
-    raise UserError("Writing tokenizer.json of a SentencePiece model needs protobuf", got=error,
-                    allowed="protobuf 4 or newer", fix="pip install protobuf") from error
+  proto = parse_model(tokenizer.files["sentencepiece.model"])
   types = type(proto.trainer_spec)
   build = {types.UNIGRAM: _unigram, types.BPE: _merges}.get(proto.trainer_spec.model_type)
   if build is None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from electra_jax.data import packing, shards
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM, Packing
 from electra_jax.data.shards import preparation
-from electra_jax.data.sources import documents
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
@@ -103,18 +102,16 @@ def test_bug_10_a_repeated_sentence_elsewhere_is_not_random(format_name):
 
 @st.composite
 def corpora(draw):
-  """At least two documents of consecutive numbers; some are further parts of the one before."""
+  """At least two documents of consecutive numbers."""
   sizes = draw(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), min_size=2, max_size=6))
-  parts = draw(st.lists(st.booleans(), min_size=len(sizes), max_size=len(sizes)))
-  number, found, sources = 10, [], []
-  for document, part in zip(sizes, parts):
+  number, found = 10, []
+  for document in sizes:
     sentences = []
     for size in document:
       sentences.append(list(range(number, number + size)))
       number += size
     found.append(sentences)
-    sources.append(sources[-1] + (not part) if sources else 0)
-  return found, tuple(sources)
+  return found
 
 
 @settings(max_examples=300, deadline=None)
@@ -122,10 +119,9 @@ def corpora(draw):
        num_lenders=st.integers(0, 1))
 @pytest.mark.parametrize("format_name", sorted(packing.NSP_FORMATS))
 def test_any_documents(format_name, corpus, length, short, seed, num_lenders):
-  corpus, sources = corpus
-  source_of = {t: source for source, document in zip(sources, corpus) for sentence in document for t in sentence}
+  source_of = {t: source for source, document in enumerate(corpus) for sentence in document for t in sentence}
   tokens = [t for document in corpus[num_lenders:] for sentence in document for t in sentence]
-  settings_ = Packing(length, CLS, SEP, short_sequence_share=short, seed=seed, sources=sources, num_lenders=num_lenders)
+  settings_ = Packing(length, CLS, SEP, short_sequence_share=short, seed=seed, num_lenders=num_lenders)
   if tokens and len(set(source_of.values())) < 2:
     with pytest.raises(UserError):
       list(packing.FORMATS[format_name](corpus, settings_))
@@ -171,16 +167,9 @@ def test_a_chunk_borrows_from_the_one_before(monkeypatch):
   assert [c.documents for c in chunk(books, monkeypatch)] == [[book] for book in books]
 
 
-def test_parts_of_one_document_do_not_count_as_two(monkeypatch):
-  part = documents.Part
-  corpus = [["a" * 20], part(["b" * 20]), ["c" * 20], part(["d" * 20]), part(["e" * 20]), ["f" * 3]]
-  chunks = chunk(corpus, monkeypatch, for_nsp=True)
-  assert [c.documents for c in chunks] == [corpus[:3], [corpus[3]], [corpus[4]], [corpus[5]]]
-  assert chunks[1].lenders == [["b" * 20], ["c" * 20]] and chunks[2].lenders == [["b" * 20], ["d" * 20]]
-  assert preparation.number_sources(chunks[2].lenders + chunks[2].documents) == [0, 1, 1]
-  monkeypatch.setattr(preparation, "MAX_CHUNKS_OF_ONE_DOCUMENT", 3)
-  endless = chunk([["a" * 20], *[part(["b" * 20]) for _ in range(20)]], monkeypatch, for_nsp=True)
-  assert max(len(c.documents) for c in endless) <= 2  # bounded memory; packing then tells what is wrong
+def test_a_chunk_waits_for_a_second_document(monkeypatch):
+  corpus = [["a" * 50], ["b"], ["c" * 20]]
+  assert [c.documents for c in chunk(corpus, monkeypatch, for_nsp=True)] == [corpus[:2], corpus[2:]]
 
 
 # ---- shards ----

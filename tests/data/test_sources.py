@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from electra_jax.data import shards
 from electra_jax.data.sources import documents, records
-from electra_jax.data.sources.documents import Part, parse_path, read_documents
+from electra_jax.data.sources.documents import parse_path, read_documents
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config
 from tests.data.fakes import FakeTokenizer
@@ -127,14 +127,6 @@ def test_fractions_are_a_fixed_choice_of_documents(three):
   assert 150 < len(half) < 250 and set(half) < set(most) and half == [d[0] for d in read(f"{c} * 0.5")]
   assert Counter(d[0] for d in read(f"{c}*2.5")) == Counter(dict.fromkeys(half, 1)) + Counter(
     d[0] for d in read(f"{c}*2"))
-
-
-def test_parts_of_a_document_stay_together(three, monkeypatch):
-  monkeypatch.setattr(documents, "MAX_DOCUMENT_CHARACTERS", 4)
-  write(three / "long.txt", "123\n456\n789\n\nnext")
-  found = read(f"{three}/long.txt,{three}/b.txt")
-  assert found == [["123"], ["456"], ["789"], ["b0"], ["next"], ["b1"], ["b2"]]
-  assert [isinstance(d, Part) for d in found] == [False, True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize("path, parts", [

@@ -66,7 +66,7 @@ def join_checksums(before: int, checksum: int) -> int:
 def describe(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> dict:
   """What a set is made from, as JSON; two preparations of equal descriptions and equal text give equal files."""
   job = {key: config_data[key] for key in (*PACKING_KEYS[config_data.format], *JOB_KEYS)}
-  chunks = [preparation.CHUNK_CHARACTERS, preparation.LENDER_CHARACTERS, preparation.MAX_CHUNKS_OF_ONE_DOCUMENT]
+  chunks = [preparation.CHUNK_CHARACTERS, preparation.LENDER_CHARACTERS]
   return job | {"seed": seed, "tokenizer": tokenizer.fingerprint, "chunks": chunks, "version": VERSION}
 
 

@@ -27,7 +27,6 @@ from ml_collections import ConfigDict
 
 from electra_jax.data import packing as packing_lib
 from electra_jax.data.examples import IS_RANDOM, Example
-from electra_jax.data.sources import documents as documents_lib
 from electra_jax.data.sources import sentence_splitting
 from electra_jax.data.sources.documents import Document
 from electra_jax.data.tokenizers.base import Tokenizer
@@ -42,7 +41,6 @@ UNKNOWN_SENTENCES = 1000  # of a chunk, in which unknown words are looked for
 MAX_UNKNOWN_WORDS = 1000  # whose counts are kept
 
 LENDER_CHARACTERS = 1 << 16  # of each of the two documents that a chunk of NSP pairs may borrow from besides its own
-MAX_CHUNKS_OF_ONE_DOCUMENT = 32  # NSP waits so long for a second document
 
 HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; the ids follow
 NSP_HEADER_COLUMNS = 3  # these two and nsp_label
@@ -54,7 +52,7 @@ class Chunk(NamedTuple):
   split: str  # train | heldout
   first_document: int  # number of the first one within its split
   documents: list[list[str]]
-  lenders: list[list[str]]  # for NSP: two different documents from before; `documents` may go on with the second
+  lenders: list[list[str]]  # for NSP: the beginnings of the two documents before
 
 
 class Packed(NamedTuple):
@@ -91,8 +89,7 @@ def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: boo
 
   Args:
     split_and_document: from `documents.split_documents`.
-    for_nsp: each chunk holds or borrows two documents at least, if the split has them: neither may be a part of the
-      other.
+    for_nsp: each chunk holds or borrows two documents at least, if the split has them.
   """
   waiting: dict[str, list[Document]] = {"train": [], "heldout": []}
   lenders: dict[str, list[Document]] = {"train": [], "heldout": []}
@@ -103,30 +100,17 @@ def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: boo
     size[split] += sum(map(len, document))
     if size[split] < CHUNK_CHARACTERS:
       continue
-    if for_nsp:
-      candidates = lenders[split] + waiting[split]
-      sources = number_sources(candidates)
-      if sources[-1] == 0 and size[split] < MAX_CHUNKS_OF_ONE_DOCUMENT * CHUNK_CHARACTERS:
-        continue
+    candidates = lenders[split] + waiting[split]
+    if for_nsp and len(candidates) < 2:
+      continue
     yield Chunk(split, first[split], waiting[split], lenders[split])
     if for_nsp:
-      last_of_other = len(sources) - 1 - sources[::-1].index(max(0, sources[-1] - 1))
-      lenders[split] = [_beginning(candidates[last_of_other]), _beginning(candidates[-1])]
+      lenders[split] = [_beginning(document) for document in candidates[-2:]]
     first[split] += len(waiting[split])
     waiting[split], size[split] = [], 0
   for split, rest in waiting.items():
     if rest:
       yield Chunk(split, first[split], rest, lenders[split])
-
-
-def number_sources(documents: Iterable[Document]) -> list[int]:
-  """For each document the number of the whole that it belongs to: only the parts of one share a number.
-
-  >>> number_sources([["a"], documents_lib.Part(["a goes on"]), ["b"]])
-  [0, 0, 1]
-  """
-  starts = [not isinstance(document, documents_lib.Part) for document in documents]
-  return [max(0, count - 1) for count in itertools.accumulate(starts)]
 
 
 def _beginning(document: Document) -> Document:
@@ -146,8 +130,7 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
   encoded = iter(tokenizer.encode_batch(list(itertools.chain.from_iterable(texts))))
   ids_of = [[next(encoded) for _ in document] for document in texts]
   lenders, documents = ids_of[:len(chunk.lenders)], ids_of[len(chunk.lenders):]
-  packing = job.packing._replace(first_document=chunk.first_document, num_lenders=len(lenders),
-                                 sources=tuple(number_sources(chunk.lenders + chunk.documents)))
+  packing = job.packing._replace(first_document=chunk.first_document, num_lenders=len(lenders))
   examples = list(packing_lib.FORMATS[job.format](lenders + documents, packing))
   rows = _make_rows(examples, job)
   counts = collections.Counter(

@@ -25,17 +25,13 @@ from electra_jax.errors import UserError
 
 Document = list[str]  # paragraphs, stripped, none empty
 
-# A longer text document goes on as a new one, so that memory is bounded for a file without blank lines.
+# A longer text goes on as a new document, so that memory is bounded for a file without blank lines.
 MAX_DOCUMENT_CHARACTERS = 1 << 20
 
 # "path*3", "path * 0.5": how often each document of a source is read.
 _WEIGHTED = re.compile(r"(?P<path>.*[^*/\s])\s*\*\s*(?P<weight>\d+(\.\d+)?)")
 
 _COMMA = re.compile(r",(?![^\[\]]*\])")  # between sources, not within the brackets of a glob
-
-
-class Part(list):
-  """A document that is a further part of the one before it. For NSP the two are no different documents."""
 
 
 def read_documents(path: str, text_field: str = "text", max_documents: int = 0, *, text_format: str = "auto",
@@ -192,18 +188,9 @@ def _not_empty(documents: Iterator[Document], source: str) -> Iterator[Document]
 
 
 def _take_turns(streams: list[Iterator[Document]]) -> Iterator[Document]:
-  """One document of each stream after the other, with all of its parts, until every stream has ended."""
-  waiting = {stream: next(stream, None) for stream in streams}
-  while waiting:
-    for stream, document in list(waiting.items()):
-      while document is not None:
-        yield document
-        document = next(stream, None)
-        if not isinstance(document, Part):
-          break
-      waiting[stream] = document
-      if document is None:
-        del waiting[stream]
+  """One document of each stream after the other, until every stream has ended."""
+  for documents in itertools.zip_longest(*streams):
+    yield from (document for document in documents if document is not None)
 
 
 def _read_files(path: str, reading: Reading) -> Iterator[Document]:
@@ -218,7 +205,7 @@ def _read_text(path: str, reading: Reading) -> Iterator[Document]:
     paragraph = line.strip()
     if document and (not paragraph or size + len(paragraph) > MAX_DOCUMENT_CHARACTERS):
       yield document
-      document, size = Part() if paragraph else [], 0
+      document, size = [], 0
     if paragraph:
       document.append(paragraph)
       size += len(paragraph)

@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+import zstandard
+
 from electra_jax.data.sources.files import open_file
 from electra_jax.errors import UserError
 
@@ -161,11 +163,6 @@ def _gzip_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _zstd_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
-  try:
-    import zstandard  # optional: only for .zst corpora
-  except ImportError as error:
-    raise UserError("Reading .zst needs a package that is not installed", got=path, allowed="zstandard",
-                    fix="pip install zstandard, or unpack the file") from error
   stream, started = None, False
   try:
     while data := file.read(CHUNK_BYTES >> 4):  # small, since one chunk may unpack to a hundred times its size

@@ -158,15 +158,12 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
   """One document a row, from the column `reading.text_field`; a part of a row group is in memory at a time.
 
   Raises:
-    UserError: pyarrow is missing, the file is damaged, or it has no such column; a row without text (unless those are
-      skipped), with file and row.
+    UserError: the file is damaged or has no such column; a row without text (unless those are skipped), with file and
+      row.
   """
-  try:
-    import pyarrow
-    from pyarrow import parquet
-  except ImportError as error:
-    raise UserError("Reading Parquet needs a package that is not installed", got=path, allowed="pyarrow",
-                    fix="pip install pyarrow, or write the corpus as JSONL") from error
+  import pyarrow  # takes a while
+  from pyarrow import parquet
+
   try:
     with open_file(path) as opened, parquet.ParquetFile(opened) as file:
       columns = file.schema_arrow.names

@@ -51,14 +51,12 @@ def load(path: str, name: str, split: str, *, fix: str, only: str = "") -> tuple
     only: a feature that alone is decoded, if there is one of this name.
 
   Raises:
-    UserError: TFDS is not installed; there is no such data set or split, or it cannot be fetched.
+    UserError: there is no such data set or split, or it cannot be fetched.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: no start-up notices
   try:
     import tensorflow_datasets as tfds
-  except ImportError as error:
-    raise _fault(path, error, "pip install tensorflow-datasets tensorflow-cpu") from error
-  try:
+
     builder: Any = tfds.builder(name)
     if not builder.is_prepared() and _is_offline():
       raise OSError("it is not on this machine, and there is no network")
