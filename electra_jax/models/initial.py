@@ -5,6 +5,7 @@
 
 import functools
 import hashlib
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -40,6 +41,11 @@ def draw(model: nn.Module, rng: Array, *arguments, **options) -> PyTree:
     for index, value in zip(numbers, drawn, strict=True):
       values[index] = value
   return structure.unflatten(values)
+
+
+def init_of(model: nn.Module) -> Callable[[Array, dict], PyTree]:
+  """(rng, batch) -> `draw`: what an objective's `init` is."""
+  return functools.partial(draw, model)
 
 
 def _number_of(modules: list[str]) -> int:

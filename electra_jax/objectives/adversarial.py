@@ -76,9 +76,6 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   model = generators.make_model(transformer, config_generator, config_objective,
                                 generator_heads=("mlm_head", "baseline_head"))
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)
     logits, baseline_logits = apply(model, params, batch, train, method=generate, rngs={"dropout": dropout_rng})
@@ -100,4 +97,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
                "adversarial/baseline_loss": (baseline, masked.sum())}
     return total, metrics
 
-  return Objective(init, rtd.count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(initial.init_of(model), rtd.count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")

@@ -37,9 +37,6 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
                                 encoder_heads=("rtd_head", "sentence_head"))
   generate = generators.make(model, config_generator, config_objective, token_counts)
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
   def count_targets(batch):
     return {**rtd.count_targets(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}
 
@@ -63,4 +60,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
              + sentence_loss / num_targets["sentence"])
     return total, metrics
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")

@@ -64,9 +64,6 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
   model = generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
                                 encoder_heads=("mlm_head",), generator_heads=("baseline_head",))
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
   def count_targets(batch):
     return {"mlm": num_chosen(batch).sum()}
 
@@ -83,4 +80,4 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     total = (config_objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
     return total, {"mlm/loss": (mlm_loss, count), "mlm/accuracy": (correct, count), "difficulty/loss": (error, count)}
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

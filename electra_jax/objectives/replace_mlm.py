@@ -31,9 +31,6 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   generate = generators.make(model, config_generator, config_objective, token_counts)
   mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}
 
@@ -46,4 +43,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}
     return (mlm_weight * generator_loss + encoder_weight * encoder_loss) / num_targets["mlm"], metrics
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -30,10 +30,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   generate = generators.make(model, config_generator, config_objective, token_counts)
   loss = make_loss(model, generate, config_objective.mlm_weight, config_objective.rtd_weight, judged)
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
 
 
 def count_targets(batch: Batch) -> dict[str, Array]:

@@ -31,9 +31,6 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   model = generators.make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)
 
-  def init(rng, batch):
-    return initial.draw(model, rng, batch)
-
   def generator_loss(params, batch, rng, train, num_targets):
     loss, metrics, _ = generate(params, batch, *jax.random.split(rng), train)
     return loss / num_targets["mlm"], metrics
@@ -44,4 +41,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     Phase(generator_steps, generator_loss, trainable="generator/.*"),
     Phase(num_steps - generator_steps, discriminator_loss, trainable="discriminator/.*", on_enter=start_as_generator),
   )
-  return Objective(init, rtd.count_targets, phases, encoder_path="discriminator")
+  return Objective(initial.init_of(model), rtd.count_targets, phases, encoder_path="discriminator")
