@@ -1,5 +1,6 @@
 """Answers of a trained run about a sentence: fills masks, marks words that look replaced (ELECTRA Figure 2)."""
 
+import itertools
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict_screen
-from electra_jax.tools.predict_tasks import TASKS, Task, ask, items_of
+from electra_jax.tools.predict_tasks import TASKS, Item, Task, ask, items_of
 
 FLAGS = flags.FLAGS
 
@@ -45,6 +46,7 @@ checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a l
 with a field or column of each name; answers are JSON lines with the number of the line they answer. --task says what
 is asked."""
 
+Answered = tuple[int, Item, Any]  # line number from 1, question, answer
 CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
 
 
@@ -79,45 +81,36 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     yield number, item
 
 
-def answer_file(run: pretraining_heads.Run, path: str, task: Task = TASKS["auto"],
-                **options) -> Iterator[tuple[int, Any]]:
-  """(line number, answer) of every question of a file, in its order, with a progress bar; a chunk is in memory.
+def answer_file(run: pretraining_heads.Run, path: str, task: Task, **options) -> Iterator[Answered]:
+  """Every question of a file with its answer, in its order, with a progress bar; a chunk is in memory.
 
   Raises:
-    UserError: as `read_questions` (for the whole file, before the first answer) and `task.answer`, with the line.
+    UserError: as `read_questions` (for the whole file, before the first answer) and `task.encode`, with the line.
   """
-  def chunk_answers(chunk):
-    try:
-      return task.answer(run, [item for _, item in chunk], **options)
-    except UserError:
-      for number, item in chunk:  # which line was it?
-        try:
-          task.check(run, item)
-        except UserError as error:
-          raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix
-                          ) from None
-      raise
+  text_field = run.config.data.text_field if "text" in task.fields else "text"
+  fields = [text_field if field == "text" else field for field in task.fields]
 
-  def questions():
-    theirs = [run.config.data.text_field if field == "text" else field for field in task.fields]
-    for number, item in read_questions(path, theirs, task.optional, task.lists):
-      yield number, dict(zip((*task.fields, *list(item)[len(theirs):]), item.values()))
+  def encoded_questions() -> Iterator[tuple[int, Item, Any]]:
+    for number, item in read_questions(path, fields, task.optional, task.lists):
+      item = {"text" if field == text_field else field: value for field, value in item.items()}
+      try:
+        yield number, item, task.encode(run, item)
+      except UserError as error:
+        raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix) from None
 
-  total = sum(1 for _ in questions())
+  total = sum(1 for _ in read_questions(path, fields, task.optional, task.lists))
   if not total:
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")
-  chunk = []
+  questions = encoded_questions()
   with tqdm(total=total, desc="predicting", unit=" sentences", disable=None) as bar:
-    for count, numbered in enumerate(questions(), 1):
-      chunk.append(numbered)
-      if len(chunk) == CHUNK_LINES or count == total:
-        yield from zip((number for number, _ in chunk), chunk_answers(chunk))
-        bar.update(len(chunk))
-        chunk = []
+    while chunk := list(itertools.islice(questions, CHUNK_LINES)):
+      answers = task.answer(run, [encoded for *_, encoded in chunk], **options)
+      yield from ((number, item, answer) for (number, item, _), answer in zip(chunk, answers))
+      bar.update(len(chunk))
 
 
-def write_records(answers: Iterator[tuple[int, Any]], path: str, task: Task = TASKS["auto"]) -> int:
+def write_records(answers: Iterator[Answered], path: str, task: Task) -> int:
   """Writes one JSON object a line and returns their count; the file appears complete or not at all.
 
   Raises:
@@ -126,18 +119,18 @@ def write_records(answers: Iterator[tuple[int, Any]], path: str, task: Task = TA
   count = 0
   try:
     with files.atomic(path) as file:
-      for number, answer in answers:
+      for answered in answers:
         count += 1
-        file.write(json_line(number, answer, task))
+        file.write(json_line(task, *answered))
   except OSError as error:
     raise UserError("The answers cannot be written", got=f"{path}: {error.strerror or error}",
                     allowed="a file in a folder that you may write to", fix="choose another --output") from error
   return count
 
 
-def json_line(number: int, one: Any, task: Task) -> str:
+def json_line(task: Task, number: int, item: Item, answer: Any) -> str:
   """An answer as a line of JSON, under the number of its question's line."""
-  return json.dumps({"line": number} | task.record(one), ensure_ascii=False) + "\n"
+  return json.dumps({"line": number} | task.record(item, answer), ensure_ascii=False) + "\n"
 
 
 def define_flags() -> None:
@@ -179,33 +172,34 @@ def main(argv: list[str]) -> None:
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step:,}"
   options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
                  with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
+  def answers(items: Sequence[Item]) -> Iterator[Answered]:
+    return ((number, *answered) for number, answered in enumerate(task.answers(run, items, **options), 1))
+
   if is_interactive:
     for item in ask(task):
       try:
-        show(run, enumerate(task.answer(run, [item], **options), 1), task, name)
+        show(run, answers([item]), task, name)
       except UserError as error:  # the next one may be better
         print(error)
     return
-  answers = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else enumerate(
-    task.answer(run, items, **options), 1)
+  answered = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else answers(items)
   if FLAGS.output:
-    count = write_records(answers, FLAGS.output, task)
-    print(f"Wrote {FLAGS.output}: {count:,} answers of {name}.")
+    print(f"Wrote {FLAGS.output}: {write_records(answered, FLAGS.output, task):,} answers of {name}.")
   else:
-    show(run, answers, task, name)
+    show(run, answered, task, name)
 
 
-def show(run: pretraining_heads.Run, answers: Iterator[tuple[int, Any]], task: Task, name: str) -> None:
+def show(run: pretraining_heads.Run, answered: Iterator[Answered], task: Task, name: str) -> None:
   """Draws the answers of a model called `name`, or prints them as JSON lines."""
   if not task.is_drawn:
-    for number, one in answers:
-      print(json_line(number, one, task), end="")
+    for row in answered:
+      print(json_line(task, *row), end="")
     return
-  found = [one for _, one in answers]
+  answers = [answer for *_, answer in answered]
   console = Console(highlight=False)
   console.print(Text(f"{name}: {run.config.objective.name}, {run.tokenizer.kind} of "
                      f"{run.tokenizer.vocab_size:,} entries\n", style="dim"), soft_wrap=True)
-  predict_screen.show(found, predict_screen.Screen(console, FLAGS.threshold))
+  predict_screen.show(answers, predict_screen.Screen(console, FLAGS.threshold))
 
 
 if __name__ == "__main__":

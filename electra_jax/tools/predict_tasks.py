@@ -21,35 +21,37 @@ class Task(NamedTuple):
 
   what: str  # for --help
   fields: tuple[str, ...]  # of a question; the first is also what a sentence on the command line and a .txt line is
-  check: Callable[[Run, Item], Any]  # raises the UserError of a question that cannot be answered
-  answer: Callable[..., list[Any]]  # (run, questions, **options) -> an answer each; every option has a default
-  record: Callable[[Any], dict]  # an answer as JSON
+  encode: Callable[[Run, Item], Any]  # a question as `answer` takes it; raises the UserError of one without an answer
+  answer: Callable[..., list[Any]]  # (run, encoded questions, **options) -> an answer each; every option has a default
+  record: Callable[[Item, Any], dict]  # a question and its answer as JSON
   optional: tuple[str, ...] = ()  # further fields that a .jsonl line may have
   lists: tuple[str, ...] = ()  # fields that may be lists of texts
   is_drawn: bool = False  # whether predict_screen can draw the answers; the others are shown as JSON lines
 
+  def answers(self, run: Run, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
+    """Each question with its answer.
 
-def texts_of(items: Sequence[Item]) -> list[str]:
-  """The texts of questions that are nothing else."""
-  return [item["text"] for item in items]
+    Raises:
+      UserError: as `encode`.
+    """
+    return zip(items, self.answer(run, [self.encode(run, item) for item in items], **options))
+
+  def records(self, run: Run, items: Sequence[Item], **options) -> list[dict]:
+    """Each question with its answer as JSON."""
+    return [self.record(*answered) for answered in self.answers(run, items, **options)]
 
 
 # ---- sentences: masks and replaced words ----
 
 
-def check_sentence(run: Run, item: Item) -> Sentence:
-  """Raises where there is neither a mask nor a discriminator."""
-  return pretraining_heads.encode_question(run, item["text"])
-
-
-def answer_sentences(run: Run, items: Sequence[Item], *, top_k: int = 5, with_corruption: bool = False, seed: int = 0,
-                     with_combined: bool = False, **unused) -> list[Answer]:
+def answer_sentences(run: Run, encoded: Sequence[Sentence], *, top_k: int = 5, with_corruption: bool = False,
+                     seed: int = 0, with_combined: bool = False, **unused) -> list[Answer]:
   """Everything that the run says about each sentence."""
-  return pretraining_heads.answer(run, texts_of(items), top_k=top_k, with_corruption=with_corruption, seed=seed,
-                          with_combined=with_combined)
+  return pretraining_heads.answer(run, encoded, top_k=top_k, with_corruption=with_corruption, seed=seed,
+                                  with_combined=with_combined)
 
 
-def check_mask(run: Run, item: Item) -> Sentence:
+def encode_masked(run: Run, item: Item) -> Sentence:
   """Raises where there is nothing to fill."""
   sentence = pretraining_heads.encode(run, item["text"])
   if not sentence.masks:
@@ -59,44 +61,43 @@ def check_mask(run: Run, item: Item) -> Sentence:
   return sentence
 
 
-def fill_masks(run: Run, items: Sequence[Item], **options) -> list[Answer]:
+def fill_masks(run: Run, encoded: Sequence[Sentence], **options) -> list[Answer]:
   """The masks alone."""
-  encoded = [check_mask(run, item) for item in items]
-  return [one._replace(words=None) for one in answer_sentences(
-    run, [{"text": sentence} for sentence in encoded], **options | {"with_corruption": False})]
+  return [answer._replace(words=None)
+          for answer in answer_sentences(run, encoded, **options | {"with_corruption": False})]
 
 
-def check_judged(run: Run, item: Item) -> Sentence:
+def encode_judged(run: Run, item: Item) -> Sentence:
   """Raises where nobody can judge the words."""
   pretraining_heads.check_electra(run, "This model has no discriminator to find replaced words with")
   return pretraining_heads.encode(run, item["text"])
 
 
-def detect(run: Run, items: Sequence[Item], **options) -> list[Answer]:
+def detect(run: Run, encoded: Sequence[Sentence], **options) -> list[Answer]:
   """The discriminator's verdict alone; masks are filled before."""
-  encoded = [check_judged(run, item) for item in items]
-  return [one._replace(candidates=[], combined=None) for one in answer_sentences(
-    run, [{"text": sentence} for sentence in encoded], **options)]
+  return [answer._replace(candidates=[], combined=None) for answer in answer_sentences(run, encoded, **options)]
 
 
-def record_sentence(one: Answer) -> dict:
+def record_sentence(item: Item, answer: Answer) -> dict:
   """An answer as JSON: offsets are half-open ranges of characters, probabilities lie in [0, 1]."""
-  found = {"text": one.sentence.text}
-  if one.candidates:
-    found["masks"] = [{"start": start, "end": end, "candidates": _candidates(candidates)}
-      for (start, end), candidates in zip((one.sentence.offsets[i] for i in one.sentence.masks), one.candidates)]
-    for mask, candidates in zip(found["masks"], one.combined or ()):
+  del item
+  sentence = answer.sentence
+  record: dict[str, Any] = {"text": sentence.text}
+  if answer.candidates:
+    record["masks"] = [{"start": start, "end": end, "candidates": _candidates(candidates)}
+      for (start, end), candidates in zip((sentence.offsets[i] for i in sentence.masks), answer.candidates)]
+    for mask, candidates in zip(record["masks"], answer.combined or ()):
       mask["combined"] = _candidates(candidates)
-  if one.sentence.masks:
-    found["filled"] = one.filled.text
-  if one.words is not None:
-    found["words"] = _judged(one.filled.text, one.words)
-  if one.corruption is not None:
-    text = one.corruption.sentence.text
-    replaced = [r._asdict() | {"probability": _rounded(r.probability)} for r in one.corruption.replacements]
-    found["corrupted"] = {"text": text, "words": _judged(text, one.corruption.words), "replacements": replaced,
-                          "num_masked": one.corruption.num_masked}
-  return found
+  if sentence.masks:
+    record["filled"] = answer.filled.text
+  if answer.words is not None:
+    record["words"] = _judged(answer.filled.text, answer.words)
+  if answer.corruption is not None:
+    text = answer.corruption.sentence.text
+    replaced = [r._asdict() | {"probability": _rounded(r.probability)} for r in answer.corruption.replacements]
+    record["corrupted"] = {"text": text, "words": _judged(text, answer.corruption.words), "replacements": replaced,
+                           "num_masked": answer.corruption.num_masked}
+  return record
 
 
 def _candidates(candidates: Sequence[pretraining_heads.Candidate]) -> list[dict]:
@@ -115,111 +116,100 @@ def _judged(text: str, words: Sequence[Judged]) -> list[dict]:
 # ---- vectors ----
 
 
-class Embedding(NamedTuple):
-  """A text and its vector."""
-
-  text: str
-  vector: np.ndarray  # float32 [hidden]
-
-
-def embed(run: Run, items: Sequence[Item], *, pooling: str | None = None, **unused) -> list[Embedding]:
-  """A vector for each text."""
-  return [Embedding(item["text"], vector)
-          for item, vector in zip(items, pretraining_heads.embed(run, texts_of(items), pooling))]
+def encode_text(run: Run, item: Item) -> str:
+  """The text itself, of which `embed` may want another case."""
+  pretraining_heads.encode(run, item["text"])
+  return item["text"]
 
 
-def record_embedding(one: Embedding) -> dict:
+def embed(run: Run, texts: Sequence[str], *, pooling: str | None = None, **unused) -> list[np.ndarray]:
+  """A vector float32 [hidden] for each text."""
+  return pretraining_heads.embed(run, texts, pooling)
+
+
+def record_embedding(item: Item, vector: np.ndarray) -> dict:
   """With the seven digits that a float32 has."""
-  return {"text": one.text, "embedding": [float(f"{x:.7g}") for x in one.vector]}
+  return {"text": item["text"], "embedding": [float(f"{x:.7g}") for x in vector]}
 
 
 # ---- models that were fine-tuned ----
 
 
-class FineTuned(NamedTuple):
-  """A question and what a fine-tuned model said."""
-
-  item: Item
-  said: Said
+def _without_options(answer: Callable[[Run, Sequence[list[Feature]]], list[Said]]) -> Callable[..., list[Said]]:
+  return lambda run, encoded, **unused: answer(run, encoded)
 
 
-def _ask(encode: Callable[[Run, Item], list[Feature]], answer: Callable[[Run, Sequence[list[Feature]]], list[Said]]
-         ) -> Callable[..., list[FineTuned]]:
-  """`Task.answer` of a row whose questions are encoded one by one and answered together."""
-  def answers(run: Run, items: Sequence[Item], **unused) -> list[FineTuned]:
-    return [FineTuned(*row) for row in zip(items, answer(run, [encode(run, item) for item in items]))]
-
-  return answers
+def _record(item: Item, said: Said, **more) -> dict:
+  return item | more | ({"was_cut": True} if said.was_cut else {})
 
 
-def _record(one: FineTuned, **found) -> dict:
-  return one.item | found | ({"was_cut": True} if one.said.was_cut else {})
-
-
-def check_texts(run: Run, item: Item) -> list[Feature]:
+def encode_texts(run: Run, item: Item) -> list[Feature]:
   """Raises where the model has no classes, or the texts cannot be read."""
   task_heads.check_head(run, "classification", "regression")
   return task_heads.encode_texts(run, item["text"], item.get("pair"))
 
 
-def record_classes(one: FineTuned) -> dict:
+def record_classes(item: Item, said: Said) -> dict:
   """The likeliest label and all probabilities; of labels that may be true together also those of at least one half; of
   a regression its value or values.
   """
-  labels, values, scores = one.said.found
+  labels, values, scores = said.found
   if not labels:
-    return _record(one, value=_rounded(float(values[0])))
+    return _record(item, said, value=_rounded(float(values[0])))
   by_label = {label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)}
   if scores == "none":
-    return _record(one, values=by_label)
+    return _record(item, said, values=by_label)
   together = {"labels": [label for label, p in zip(labels, values) if p >= 0.5]} if scores == "sigmoid" else {}
-  return _record(one, label=labels[int(values.argmax())], **together, probabilities=by_label)
+  return _record(item, said, label=labels[int(values.argmax())], **together, probabilities=by_label)
 
 
-def check_words(run: Run, item: Item) -> list[Feature]:
+def encode_words(run: Run, item: Item) -> list[Feature]:
   """Raises where the model has no tags, or there is no word."""
   task_heads.check_head(run, "tagging")
   return task_heads.encode_words(run, item["words"])
 
 
-def record_tags(one: FineTuned) -> dict:
+def record_tags(item: Item, said: Said) -> dict:
   """The words with the tag of each, and its probability; null for words that were cut off."""
-  words = one.item["words"].split() if isinstance(one.item["words"], str) else one.item["words"]
-  known = [_rounded(float(p)) for p in one.said.found.probabilities]
-  return _record(one, words=words, tags=list(one.said.found.names),
-                 probabilities=known + [None] * (len(words) - len(known)))
+  words = item["words"].split() if isinstance(item["words"], str) else item["words"]
+  probabilities = [_rounded(float(p)) for p in said.found.probabilities]
+  return _record(item, said, words=words, tags=list(said.found.names),
+                 probabilities=probabilities + [None] * (len(words) - len(probabilities)))
 
 
-def check_choices(run: Run, item: Item) -> list[Feature]:
+def encode_choices(run: Run, item: Item) -> list[Feature]:
   """Raises where the model makes no choices, or there are none."""
   task_heads.check_head(run, "multiple_choice")
   return task_heads.encode_choices(run, item["text"], item["choices"], item.get("question"))
 
 
-def record_choice(one: FineTuned) -> dict:
+def record_choice(item: Item, said: Said) -> dict:
   """The likeliest choice with its number from 0, and all probabilities."""
-  best = int(one.said.found.argmax())
-  return _record(one, choice=one.item["choices"][best], number=best,
-                 probabilities=[_rounded(float(p)) for p in one.said.found])
+  best = int(said.found.argmax())
+  return _record(item, said, choice=item["choices"][best], number=best,
+                 probabilities=[_rounded(float(p)) for p in said.found])
 
 
-def check_question(run: Run, item: Item) -> list[Feature]:
+def encode_question(run: Run, item: Item) -> list[Feature]:
   """Raises where the model answers no questions, or the texts cannot be read."""
   task_heads.check_head(run, *squad.HEADS.values())
   return task_heads.encode_question(run, item["question"], item["context"])
 
 
-def record_answer(one: FineTuned) -> dict:
+def record_answer(item: Item, said: Said) -> dict:
   """The answer ("": there is none), and the candidates with their places in the context.
 
   `null_odds`: how much likelier no answer is than one, see `task_heads.answer_questions`.
   """
-  text, candidates, odds = one.said.found
+  text, candidates, odds = said.found
   shown = [{"text": c.text, "start": c.start, "end": c.end, "score": _rounded(c.start_logit + c.end_logit),
             "probability": _rounded(c.probability)} for c in candidates[:NUM_SPANS]]
-  record = _record(one, answer=text, null_odds=_rounded(odds), candidates=shown)
+  record = _record(item, said, answer=text, null_odds=_rounded(odds), candidates=shown)
   del record["context"]  # it may be long, and the line number tells which it is
   return record
+
+
+# ---- questions of a command line ----
 
 
 def items_of(task: Task, arguments: Sequence[str], pair: str = "") -> list[Item]:
@@ -263,21 +253,22 @@ def ask(task: Task, read: Callable[[str], str] = input) -> Iterator[Item]:
 
 
 TASKS = {
-  "auto": Task("masks filled and replaced words marked, whatever the model can", ("text",), check_sentence,
-               answer_sentences, record_sentence, is_drawn=True),
-  "fill_mask": Task("the likeliest tokens of each mask", ("text",), check_mask, fill_masks, record_sentence,
+  "auto": Task("masks filled and replaced words marked, whatever the model can", ("text",),
+               lambda run, item: pretraining_heads.encode_question(run, item["text"]), answer_sentences,
+               record_sentence, is_drawn=True),
+  "fill_mask": Task("the likeliest tokens of each mask", ("text",), encode_masked, fill_masks, record_sentence,
                     is_drawn=True),
-  "detect": Task("the probability of each word that it was replaced", ("text",), check_judged, detect, record_sentence,
-                 is_drawn=True),
-  "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",),
-                lambda run, item: pretraining_heads.encode(run, item["text"]), embed, record_embedding),
-  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), check_texts,
-                   _ask(check_texts, task_heads.classify), record_classes, optional=("pair",)),
-  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), check_words,
-              _ask(check_words, task_heads.tag), record_tags, lists=("words",)),
+  "detect": Task("the probability of each word that it was replaced", ("text",), encode_judged, detect,
+                 record_sentence, is_drawn=True),
+  "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
+                record_embedding),
+  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), encode_texts,
+                   _without_options(task_heads.classify), record_classes, optional=("pair",)),
+  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), encode_words,
+              _without_options(task_heads.tag), record_tags, lists=("words",)),
   "choose": Task("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
-                 check_choices, _ask(check_choices, task_heads.choose), record_choice, optional=("question",),
+                 encode_choices, _without_options(task_heads.choose), record_choice, optional=("question",),
                  lists=("choices",)),
-  "question": Task("the answer in a text (question and context)", ("question", "context"), check_question,
-                   _ask(check_question, task_heads.answer_questions), record_answer),
+  "question": Task("the answer in a text (question and context)", ("question", "context"), encode_question,
+                   _without_options(task_heads.answer_questions), record_answer),
 }

@@ -58,7 +58,8 @@ def theirs(model, first, second="", **options):
 def records(run, task, folder, items):
   """What a .jsonl file of questions gives."""
   (folder / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-  return [TASKS[task].record(one) for _, one in predict.answer_file(run, str(folder / "in.jsonl"), TASKS[task])]
+  return [TASKS[task].record(item, answer)
+          for _, item, answer in predict.answer_file(run, str(folder / "in.jsonl"), TASKS[task])]
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
@@ -69,8 +70,7 @@ def test_classes_of_texts_and_pairs(tmp_path, family):
     logits = theirs(model, item["text"], item.get("pair", "")).logits[0]
     np.testing.assert_allclose(list(one["probabilities"].values()), logits.softmax(-1), atol=1e-5)
     assert one["label"] == f"LABEL_{logits.argmax()}" and one["text"] == item["text"] and "was_cut" not in one
-  (long,) = TASKS["classify"].answer(run, [{"text": "a " * 99}])
-  assert TASKS["classify"].record(long)["was_cut"]
+  assert TASKS["classify"].records(run, [{"text": "a " * 99}])[0]["was_cut"]
 
 
 @pytest.mark.parametrize("problem, num_labels", [
@@ -147,13 +147,13 @@ def test_answers_come_from_every_window(tmp_path, monkeypatch):
 def test_mistakes(tmp_path):
   _, run = saved(tmp_path, "bert", "span_head")
   with pytest.raises(UserError, match="not fine-tuned for classification") as error:
-    TASKS["classify"].answer(run, [{"text": "a"}])
+    TASKS["classify"].records(run, [{"text": "a"}])
   assert error.value.got == "span"
   for item, said in (({"question": "a " * 60, "context": "b"}, "question leaves no room"),
                      ({"question": "a", "context": " "}, "context is empty"),
                      ({"question": "", "context": "b"}, "question is empty")):
     with pytest.raises(UserError, match=said):
-      TASKS["question"].check(run, item)
+      TASKS["question"].encode(run, item)
   with pytest.raises(UserError, match="no masked LM"):
     pretraining_heads.fill_mask(run, ["a [MASK]"])
   for task, arguments in (("question", ["who?"]), ("choose", ["a", "b"])):
@@ -213,7 +213,7 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
                           pooler=pooler)
   run = pretraining_heads.load(tmp_path / "run")
   assert run.config.objective.name == "own_classification"
-  (one,) = TASKS["classify"].answer(run, [{"text": "a b"}])
+  ((item, said),) = TASKS["classify"].answers(run, [{"text": "a b"}])
   batch = pretraining_heads.make_batch(run, [pretraining_heads.encode(run, "a b")])
   states = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
   x = states[0] if pooling == "cls" else states[:4].mean(axis=0)  # [CLS] a b [SEP]
@@ -221,8 +221,8 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
   if pooler == "tanh":
     x = np.tanh(x @ head["dense"]["kernel"] + head["dense"]["bias"])
   logits = x @ head["output"]["kernel"] + head["output"]["bias"]
-  np.testing.assert_allclose(one.said.found.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
-  assert set(TASKS["classify"].record(one)["probabilities"]) == {"bad", "good"}
+  np.testing.assert_allclose(said.found.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
+  assert set(TASKS["classify"].record(item, said)["probabilities"]) == {"bad", "good"}
   if pooling == "mean":
     with pytest.raises(UserError, match="classification_head over task"):
       export.export(str(tmp_path / "run"), str(tmp_path / "out"))

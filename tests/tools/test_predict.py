@@ -21,6 +21,8 @@ from electra_jax.tools.predict_tasks import TASKS, ask
 from tests.conftest import ROOT
 from tests.workdirs import TEXT, make_workdir
 
+AUTO = TASKS["auto"]
+
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
@@ -97,7 +99,7 @@ def test_both_networks_together_rank_beside_the_generator(run):
   d = 1 - judged[list(one.sentence.ordinary).index(one.sentence.masks[0])].probability
   # fill_mask leaves p_G of special tokens out of the candidates, but not out of the softmax
   assert best.probability == pytest.approx(d * p_g / (a * (1 - d) + p_g), rel=0.05)
-  record = TASKS["fill_mask"].record(one)
+  record = TASKS["fill_mask"].record({}, one)
   assert [c["id"] for c in record["masks"][0]["combined"]] == [c.token_id for c in together]
   screen = shown(run, [text], 1.0, with_combined=True)
   assert "discriminator together" in screen and f"{best.probability:6.1%}" in screen
@@ -115,8 +117,8 @@ def test_file_in_and_out_keeps_order_and_line_numbers(run, tmp_path, monkeypatch
   (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
   out = str(tmp_path / "out.jsonl")
   for name, step in (("in.txt", 2), ("in.jsonl", 1)):
-    answers = predict.answer_file(run, str(tmp_path / name), top_k=7, with_corruption=True)
-    assert predict.write_records(answers, out) == 8
+    answers = predict.answer_file(run, str(tmp_path / name), AUTO, top_k=7, with_corruption=True)
+    assert predict.write_records(answers, out, AUTO) == 8
     with open(out, encoding="utf-8") as file:
       rows = [json.loads(line) for line in file]
     assert [(row["line"], row["text"]) for row in rows] == [(1 + step * i, text) for i, text in enumerate(texts)]
@@ -143,7 +145,8 @@ def test_files_that_cannot_be_answered_leave_nothing_behind(run, tmp_path, name,
     (tmp_path / name).write_text(content)
   before = set(os.listdir(tmp_path))
   with pytest.raises(UserError, match=said):
-    predict.write_records(predict.answer_file(run, str(tmp_path / name), top_k=7), str(tmp_path / "out.jsonl"))
+    answers = predict.answer_file(run, str(tmp_path / name), AUTO, top_k=7)
+    predict.write_records(answers, str(tmp_path / "out.jsonl"), AUTO)
   assert set(os.listdir(tmp_path)) == before
 
 
@@ -161,15 +164,13 @@ def test_embeddings_are_means_of_the_encoder_and_keep_their_order(run, tmp_path)
     batch = jax.tree.map(jnp.asarray, pretraining_heads.make_batch(run, [pretraining_heads.encode(run, text)]))
     hidden = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
     np.testing.assert_allclose(row["embedding"], hidden[batch["attention_mask"][0]].mean(axis=0), atol=1e-5)
-  (first,) = embed.answer(run, [{"text": text}], pooling="cls")
-  np.testing.assert_allclose(first.vector, hidden[0], atol=1e-5)
+  (first,) = embed.records(run, [{"text": text}], pooling="cls")
+  np.testing.assert_allclose(first["embedding"], hidden[0], atol=1e-5)
 
 
 def test_tasks_say_only_what_was_asked(run):
   items = [{"text": "the [MASK] sat on the mat"}]
-  (both,), (masks,), (words,) = (
-    [TASKS[name].record(one) for one in TASKS[name].answer(run, items, top_k=7)] for name in
-    ("auto", "fill_mask", "detect"))
+  (both,), (masks,), (words,) = (TASKS[name].records(run, items, top_k=7) for name in ("auto", "fill_mask", "detect"))
   assert both == words | masks and not (words.keys() & masks.keys()) - {"text", "filled"}
   assert "words" not in masks and "masks" not in words
 
