@@ -36,7 +36,7 @@ ONLY_IN = {  # package -> files that may import it
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
   "tensorflow_datasets": {"data/sources/tfds.py"}, "pyarrow": {"data/sources/records.py"},
   "etils": {"data/sources/files.py"},
-  "datasets": {"data/sources/hf_datasets.py", "tools/bench_data.py"},
+  "datasets": {"data/sources/hf_datasets.py"},
   "sentencex": {"data/sources/sentence_splitting.py"},
   "torch": {"exchange/torch_files.py",  # pickled tensors, weights only; optional
             "exchange/onnx_files.py"},  # its exporter; optional

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
+from electra_jax import recipes
 from electra_jax.errors import UserError
 from electra_jax.tools import bench_data
 
@@ -28,8 +29,6 @@ flags.DEFINE_float("seconds", 4.0, "That `data` reads with each reader and lengt
 flags.DEFINE_string("profile", "", "Folder for a profiler trace of one window; empty = none.")
 flags.DEFINE_bool("breakdown", False, "Also time the step without each of its parts; compiles it six times more.")
 flags.DEFINE_string("compare", "", "JSON file of an earlier `step`: the change against it is printed, too.")
-
-DATA_RECIPE = "configs/tiny.py"  # of `data` without --config, with a WordPiece vocabulary
 
 USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic alone, without reading data.
 
@@ -49,9 +48,9 @@ Or times the data, without the train step:
   python -m electra_jax.tools.bench data --config=configs/base.py --config.data.path=/path/to/text \\
     --config.data.tokenizer.path=/path/to/vocab.txt --config.data.tokenizer.kind=wordpiece --text_megabytes=32
 
-Prints how fast the text becomes shards beside the bare tokenizer library and beside Hugging Face's datasets.map with
-group_texts (pip install -r tests/requirements.txt), each in one process; and how fast masked batches of length 128 and
-512 are read. "Of a core" divides by processor time instead of the clock's, for machines that others use, too."""
+Prints how fast the text becomes shards next to the bare tokenizer library, each in one process, and how fast masked
+batches of length 128 and 512 are read. "Of a core" divides by processor time instead of the clock's, for machines that
+others use, too. `python -m benchmarks.data_peer` adds Hugging Face's way."""
 
 
 def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
@@ -89,12 +88,12 @@ def breakdown(given: ConfigDict, whole_ms: float, **how) -> dict[str, float]:
     del parts["generator and masked LM"]
   if given.optimizer.name != "lamb":
     del parts["LAMB's ratios"]
-  found = {}
+  milliseconds = {}
   for name, changes in parts.items():
     without = given.copy_and_resolve_references()
     without.update_from_flattened_dict(changes)
-    found[name] = round(whole_ms - time_step(config_lib.resolve(without), **how)["step_ms"], 3)
-  return found
+    milliseconds[name] = round(whole_ms - time_step(config_lib.resolve(without), **how)["step_ms"], 3)
+  return milliseconds
 
 
 def compared(now: dict, path: str) -> str:
@@ -115,8 +114,8 @@ def compared(now: dict, path: str) -> str:
   return "\n".join([*lines, *(f"not the same {name}: {before.get(name)} -> {now.get(name)}" for name in changed)])
 
 
-def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "", alone=None) -> dict:
-  """The figures of one recipe; see USAGE. What is timed runs within the context `alone`, compiling does not."""
+def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "") -> dict:
+  """The figures of one recipe; see USAGE."""
   import jax
 
   from electra_jax import flops, sharding
@@ -132,22 +131,19 @@ def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: s
     started = time.perf_counter()
     step = step.lower(state, batch).compile()
     compile_seconds = time.perf_counter() - started
-    with alone or contextlib.nullcontext():
-      for _ in range(3):
-        state, pairs = step(state, batch)
-      jax.block_until_ready(state)
-      seconds = []
-      for window in range(windows):
-        if profile and window == windows - 1:
-          jax.profiler.start_trace(profile)
+    for _ in range(3):
+      state, pairs = step(state, batch)
+    jax.block_until_ready(state)
+    seconds, calls = [], -(-window_steps // updates)
+    for window in range(windows):
+      is_traced = profile and window == windows - 1
+      with jax.profiler.trace(profile) if is_traced else contextlib.nullcontext():
         started = time.perf_counter()
-        for _ in range(-(-window_steps // updates)):
+        for _ in range(calls):
           state, pairs = step(state, batch)
         jax.block_until_ready(state)
-        seconds.append((time.perf_counter() - started) / (-(-window_steps // updates) * updates))
-        if profile and window == windows - 1:
-          jax.profiler.stop_trace()
-      matmul = matmul_flops_per_second()
+        seconds.append((time.perf_counter() - started) / (calls * updates))
+  matmul = matmul_flops_per_second()
   device, best = jax.devices()[0], statistics.median(seconds)
   flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
   peak = flops.hardware_peak(device.device_kind)
@@ -184,14 +180,18 @@ def matmul_flops_per_second() -> float:
   return 20 * 2 * size**3 / (time.perf_counter() - started)
 
 
+def data_recipe() -> ConfigDict:
+  """What `data` reads without --config: the demo's text, with a WordPiece vocabulary."""
+  _, given = recipes.load("tiny")
+  given.data.tokenizer.update(kind="wordpiece", vocab_size=8192)
+  return given
+
+
 def main(argv: list[str]) -> None:
   """Entry point."""
   if argv[1:] == ["data"]:
-    if FLAGS.config is None:
-      FLAGS["config"].parse(DATA_RECIPE)
-      FLAGS.config.data.tokenizer.update(kind="wordpiece", vocab_size=8192)
-    figures = bench_data.time_data(FLAGS.config, text_megabytes=FLAGS.text_megabytes, seconds=FLAGS.seconds)
-    print(bench_data.table(figures))
+    given = data_recipe() if FLAGS.config is None else FLAGS.config
+    print(bench_data.table(bench_data.time_data(given, text_megabytes=FLAGS.text_megabytes, seconds=FLAGS.seconds)))
     return
   if argv[1:] != ["step"] or FLAGS.config is None:
     raise UserError("What to time is not clear", got=" ".join(argv[1:]) or "nothing",

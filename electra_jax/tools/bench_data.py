@@ -1,12 +1,11 @@
-"""Speed of preparation and reading on this machine: both on the same text, next to what others offer."""
+"""Speed of preparation and reading on this machine, on the same text as the bare tokenizer library."""
 
 import contextlib
 import copy
-import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -16,13 +15,13 @@ from electra_jax.data import pipeline, readers, shards
 from electra_jax.data.shards import corpus
 from electra_jax.data.sources import documents
 from electra_jax.data.tokenizers import Tokenizer
-from electra_jax.errors import UserError
 
 LENGTHS = (128, 512)  # tokens of the rows that are read
-MAP_BATCH = 1000  # rows that `datasets.map` hands over at once, its default
+BATCH_TEXTS = 1000  # that the bare library gets at once
 
 
-def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float) -> dict[str, list[dict]]:
+def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float,
+              peers: Mapping[str, Callable[[Tokenizer, str, str], None]] | None = None) -> dict[str, list[dict]]:
   """The figures of one recipe's data branch: {"preparation": rows, "reading": rows}.
 
   Everything runs in this process, so that processor time compares what one core does on a busy machine, too.
@@ -31,9 +30,10 @@ def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float) -> d
     config: a recipe that is not resolved yet: its length becomes each of LENGTHS.
     text_megabytes: of the corpus that are used.
     seconds: for each reading row.
+    peers: name -> (tokenizer, file of text, folder for its files), other code that prepares the same text.
 
   Raises:
-    UserError: the corpus or the vocabulary cannot be read; `datasets` is missing.
+    UserError: the corpus or the vocabulary cannot be read.
   """
   os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each side
   preparation, reading = [], []
@@ -50,12 +50,11 @@ def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float) -> d
       preparation.append(_timed(f"prepare, length {length}", size, shards.prepare, config.data,
                                 copy.deepcopy(tokenizer), directory, config.seed, progress=False))  # with no word known
       reading += _time_reading(config, tokenizer, directory, seconds)
-    preparation.append(_timed(f"datasets.map + group_texts, length {LENGTHS[0]}", size,
-                              _prepare_with_datasets, tokenizer, texts, folder, LENGTHS[0]))
+    preparation += [_timed(name, size, prepare, tokenizer, texts, folder) for name, prepare in (peers or {}).items()]
   return {"preparation": preparation, "reading": reading}
 
 
-def _with_length(config: ConfigDict, length: int):
+def _with_length(config: ConfigDict, length: int) -> ConfigDict:
   config = copy.deepcopy(config)
   config.data.sequence_length = length
   config.model.max_position_embeddings = length + 16  # no model is made; the check that rows fit must be content
@@ -86,48 +85,12 @@ def _timed(name: str, size: int, work: Callable, *args, **kwargs) -> dict:
 def _encode_raw(tokenizer: Any, paragraphs: list[str]) -> None:
   """The bare library on the same text, which does nothing but find the ids."""
   library = tokenizer._library
-  for start in range(0, len(paragraphs), MAP_BATCH):
-    batch = paragraphs[start:start + MAP_BATCH]
+  for start in range(0, len(paragraphs), BATCH_TEXTS):
+    batch = paragraphs[start:start + BATCH_TEXTS]
     if tokenizer.kind.startswith("sentencepiece"):
       library.encode(batch, num_threads=1)
     else:
       library.encode_batch(batch, add_special_tokens=False)
-
-
-# ---- what Hugging Face's run_mlm example does ----
-
-
-def _prepare_with_datasets(tokenizer: Tokenizer, path: str, folder: str, length: int) -> None:
-  """Reads lines, tokenizes them with `map`, joins and cuts them to rows with a second `map`; Arrow files result."""
-  try:
-    import datasets
-  except ImportError as error:
-    raise UserError("The comparison needs datasets", got=f"{error}", allowed="datasets and transformers",
-                    fix="pip install -r tests/requirements.txt") from error
-  datasets.disable_progress_bars()
-  cache = os.path.join(folder, "datasets")
-  rows = datasets.Dataset.from_text(path, cache_dir=cache)
-  rows = rows.map(_tokenize_rows(tokenizer), batched=True, batch_size=MAP_BATCH, remove_columns=["text"],
-                  new_fingerprint="tokenized")
-  rows.map(lambda batch: _group_texts(batch, length), batched=True, batch_size=MAP_BATCH, new_fingerprint="grouped")
-
-
-def _tokenize_rows(tokenizer: Any) -> Callable[[dict], dict]:
-  if tokenizer.kind.startswith("sentencepiece"):
-    return lambda batch: {"input_ids": tokenizer.encode_batch(list(batch["text"]))}
-  import transformers
-
-  fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer._library)
-  return lambda batch: fast(list(batch["text"]), return_special_tokens_mask=True)
-
-
-def _group_texts(batch: dict, length: int) -> dict:
-  joined = {name: list(itertools.chain.from_iterable(column)) for name, column in batch.items()}
-  total = len(joined["input_ids"]) // length * length
-  return {name: [column[i:i + length] for i in range(0, total, length)] for name, column in joined.items()}
-
-
-# ---- reading ----
 
 
 def _time_reading(config: ConfigDict, tokenizer: Tokenizer, directory: str, seconds: float) -> Iterator[dict]:

@@ -1,13 +1,16 @@
 """Curves of one or several workdirs in one picture."""
 
-import argparse
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
+from absl import flags
+
+from electra_jax import main as main_lib
 from electra_jax import metrics, plotting
 from electra_jax.errors import UserError
+
+FLAGS = flags.FLAGS
 
 USAGE = """Draws the curves of one or several runs into one picture: losses, quality, speed.
 
@@ -125,22 +128,20 @@ def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
                            linewidth=1.2, label=label) for label, line in kinds if len(kinds) > 1]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-  """The command; returns its exit status: 0, or 2 for a mistake of the user."""
-  parser = argparse.ArgumentParser(prog="python -m electra_jax.tools.plot_run", description=USAGE,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="a run's folder, with metrics.jsonl")
-  parser.add_argument("--out", default="", help="the picture; default: curves.png in the first WORKDIR")
-  parser.add_argument("--log_steps", action="store_true", help="logarithmic step axis")
-  flags = parser.parse_args(arguments)
-  try:
-    print(plot_runs(flags.workdirs, flags.out or os.path.join(flags.workdirs[0], "curves.png"),
-                    log_steps=flags.log_steps))
-  except UserError as error:
-    print(error, file=sys.stderr)
-    return 2
-  return 0
+def define_flags() -> None:
+  """Not at import: other tools have flags of the same names."""
+  flags.DEFINE_string("out", "", "The picture; by default curves.png in the first WORKDIR.")
+  flags.DEFINE_bool("log_steps", False, "A logarithmic step axis.")
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  if len(argv) < 2:
+    raise UserError("Nothing says which run", got="no workdir", allowed="one or several workdirs",
+                    fix="python -m electra_jax.tools.plot_run runs/tiny")
+  print(plot_runs(argv[1:], FLAGS.out or os.path.join(argv[1], "curves.png"), log_steps=FLAGS.log_steps))
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  define_flags()
+  main_lib.run(main, USAGE, takes_arguments=True)

@@ -8,9 +8,8 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib
-from electra_jax import plotting
 from electra_jax.data import shards
-from electra_jax.data.shards import corpus, writing
+from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
 from electra_jax.exchange import published
 from electra_jax.training import checkpoints
@@ -19,9 +18,6 @@ from electra_jax.training import workdir as workdir_lib
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
 flags.DEFINE_string("out", None, "Folder that gets tokenizer/ and shards/; it may be the workdir of a coming run.")
-
-LENGTHS_PLOT = "lengths.png"
-NUM_BARS = 64  # of its histogram
 
 USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first where the config names none.
 
@@ -41,8 +37,6 @@ The same command goes on behind the last finished shard after it was killed, and
 def prepare_data(config: ConfigDict, out: str) -> dict:
   """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards` (anew); returns the shards' manifest.
 
-  Besides, `<out>/lengths.png` shows how long the examples are.
-
   Raises:
     UserError: the folder is that of a run, or another job works there; whatever reading, training, packing or writing
       has to say.
@@ -56,30 +50,7 @@ def prepare_data(config: ConfigDict, out: str) -> dict:
                         allowed="a new folder, or one without checkpoints", fix="choose another --out (and "
                         "--config.data.shards_path); a run makes shards that are missing by itself")
     tokenizer = corpus.make_tokenizer(config.data, out, config.seed)
-    manifest = shards.prepare(config.data, tokenizer, directory, config.seed)
-  plot_lengths(manifest, os.path.join(out, LENGTHS_PLOT))
-  return manifest
-
-
-def plot_lengths(manifest: dict, path: str) -> None:
-  """Writes a histogram of the examples' lengths in tokens, of both splits, as a PNG.
-
-  Raises:
-    UserError: the disk refuses, or matplotlib is not installed.
-  """
-  figure = plotting.new(8, 4)
-  axes = figure.add_subplot()
-  length = manifest["packing"]["sequence_length"]
-  edges = [length * i / NUM_BARS for i in range(NUM_BARS + 1)]
-  for split in shards.SPLITS:
-    counts = manifest["statistics"][split]["examples_of_length"]
-    if counts:
-      axes.hist([int(n) for n in counts], edges, weights=list(counts.values()), label=split, alpha=0.7)
-      axes.legend()
-  axes.set(xlabel="tokens in an example, special tokens included", ylabel="examples", yscale="log",
-           title=f"{manifest['packing']['format']}, {length} tokens")
-  with writing.disk_errors(path):
-    figure.savefig(path, dpi=120)
+    return shards.prepare(config.data, tokenizer, directory, config.seed)
 
 
 def statistics_table(manifest: dict) -> str:
@@ -135,7 +106,6 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
   config = config_lib.resolve(published.fit(FLAGS.config, out))  # for published weights with their vocabulary
   print(statistics_table(prepare_data(config, out)))
-  print(f"How long the examples are: {os.path.join(out, LENGTHS_PLOT)}")
   print(f"Runs with --workdir={out} find them; others with "
         f"--config.data.shards_path={corpus.shards_directory(config.data, out)}")
 

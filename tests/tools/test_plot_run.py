@@ -1,6 +1,7 @@
 """Does plot_run draw what the logs hold, and say what is wrong when they hold nothing?"""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,11 +75,12 @@ def test_with_several_runs_the_key_names_runs_by_colour_and_curves_by_line(tmp_p
 
 @pytest.mark.parametrize("content,message", [(None, "No such file"), ("", "no row"), ("not json\n", "no row"),
                                              ('{"step": 1, "split": "train", "x/y": 1.0}\n', "no curve")])
-def test_nothing_to_draw(tmp_path, capsys, content, message):
+def test_nothing_to_draw(tmp_path, content, message):
   if content is not None:
     (tmp_path / "metrics.jsonl").write_text(content)
-  assert plot_run.main([str(tmp_path)]) == 2
-  assert message in capsys.readouterr().err
+  with pytest.raises(UserError) as error:
+    plot_run.plot_runs([str(tmp_path)], str(tmp_path / "curves.png"))
+  assert message in str(error.value)
   assert not (tmp_path / "curves.png").exists()
 
 
@@ -90,7 +92,8 @@ def test_unwritable_picture(tmp_path, out):
   assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_command_writes_into_the_first_workdir(tmp_path, capsys):
+def test_command_writes_into_the_first_workdir(tmp_path, capsys, monkeypatch):
   workdir = write_run(tmp_path / "a", electra_rows())
-  assert plot_run.main([workdir]) == 0
+  monkeypatch.setattr(plot_run, "FLAGS", SimpleNamespace(out="", log_steps=False))
+  plot_run.main(["plot_run", workdir])
   assert capsys.readouterr().out.strip() == f"{workdir}/curves.png"
