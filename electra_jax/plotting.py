@@ -1,6 +1,7 @@
-"""Figures: an empty one, the looks of its axes, a file that appears whole."""
+"""Figures and Markdown tables in one style."""
 
 import os
+from collections.abc import Iterable, Sequence
 
 from electra_jax import files
 from electra_jax.errors import UserError
@@ -43,3 +44,18 @@ def save(figure, out: str) -> None:
     raise UserError(f"The picture {out} cannot be written", got=str(error),
                     allowed="a path in a writable folder that ends in .png, .pdf or .svg",
                     fix="choose another place, or free space") from error
+
+
+def markdown(headings: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
+  r"""A Markdown table without a line break behind it.
+
+  >>> print(markdown(["Label", "F1"], [["a|b", 0.5]]))
+  | Label | F1 |
+  |---|---|
+  | a\|b | 0.5 |
+  """
+  def line(cells: Iterable[object]) -> str:
+    texts = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
+    return "|" + "".join(f" {text} |" if text else " |" for text in texts)
+
+  return "\n".join([line(headings), "|---" * len(headings) + "|", *map(line, rows)])

@@ -1,5 +1,6 @@
 """Recipes by name or path, and the overrides of a command line, --config.KEY=VALUE, checked against their keys."""
 
+import contextlib
 import difflib
 import importlib.util
 import json
@@ -141,25 +142,20 @@ def override(given: ConfigDict, settings: Sequence[str]) -> None:
   Raises:
     UserError: a key does not exist or its value does not fit.
   """
+  keys = flatten(given)
   for setting in settings:
     key, _, text = setting.partition("=")
-    *branches, leaf = key.split(".")
-    node = given
-    for branch in branches:
-      node = node[branch] if isinstance(node, ConfigDict) and branch in node else None
-    if not isinstance(node, ConfigDict) or leaf not in node:
+    if key not in keys:
       raise UserError("A key of --set cannot be used", got=setting, allowed="the keys of configs/common.py",
                       fix="correct --set=KEY=VALUE")
+    value: Any = text
+    if not isinstance(keys[key], str):
+      with contextlib.suppress(ValueError):
+        value = json.loads({"True": "true", "False": "false"}.get(text, text))
     try:
-      try:
-        value = json.loads(text)
-      except ValueError:
-        value = {"True": True, "False": False}.get(text, text)
-      if isinstance(node[leaf], float) and not isinstance(value, bool):
-        value = float(value)
-      node[leaf] = text if isinstance(node[leaf], str) else value
+      given.update_from_flattened_dict({key: value})
     except (TypeError, ValueError) as error:
-      raise UserError("A value of --set does not fit", got=f"{setting}: {error}", allowed=f"like {node[leaf]!r}",
+      raise UserError("A value of --set does not fit", got=f"{setting}: {error}", allowed=f"like {keys[key]!r}",
                       fix="correct --set=KEY=VALUE") from error
 
 

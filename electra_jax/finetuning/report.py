@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
+from electra_jax import plotting
 from electra_jax.tasks import glue, race, squad
 from electra_jax.tasks.base import HEADS, Task
 from electra_jax.tasks.scoring import percent
@@ -17,20 +18,17 @@ def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary:
            f"{config.task.num_epochs:g} epochs, batch {config.train.batch_size}, rate "
            f"{config.optimizer.learning_rate:g}, layer-wise decay {config.task.layer_decay:g}, the "
            f"{config.task.select} parameters of each run.", "",
-           "| Metric | Median | Min | Max | SD | Runs | Ensemble |",
-           "|---|---|---|---|---|---|---|"]
-  for name, row in summary.items():
-    failed = f", {row['num_failed']} failed" if row["num_failed"] else ""
-    lines.append(f"| {name} | {percent(row['median'])} | {percent(row['min'])} | {percent(row['max'])} | "
-                 f"{percent(row['sd'])} | {row['num_runs']}{failed} | {percent(together.get(name, float('nan')))} |")
+           plotting.markdown(["Metric", "Median", "Min", "Max", "SD", "Runs", "Ensemble"], (
+             [name, *(percent(row[key]) for key in ("median", "min", "max", "sd")),
+              str(row["num_runs"]) + f", {row['num_failed']} failed" * bool(row["num_failed"]),
+              percent(together.get(name, float("nan")))] for name, row in summary.items()))]
   scores = {run["seed"]: percent(run["scores"][task.metric]) for run in runs}
   values = ", ".join(f"{seed}: {'failed' if score == '-' else score}" for seed, score in scores.items())
   lines += ["", f"Each run's {task.metric} by seed: {values}."]
   rows = {model: scores[task.name] for papers in (glue.PAPER, squad.PAPER, race.PAPER)
           for model, scores in papers.items() if task.name in scores}
   if rows:
-    lines += ["", f"| The papers' {task.metric} on dev | % |", "|---|---|",
-              *(f"| {model} | {value} |" for model, value in rows.items())]
+    lines += ["", plotting.markdown([f"The papers' {task.metric} on dev", "%"], rows.items())]
   return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from electra_jax import plotting
 from electra_jax.errors import named
 from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.scoring import percent
@@ -48,18 +49,13 @@ def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example])
   rows = [[[name in labels for name in names] for labels in (  # bool [examples, labels]
     [[label] for label in side] if task.head == "classification" else side)] for side in (wanted, predictions)]
   columns = metrics.precision_recall_fscore_support(*map(np.array, rows), zero_division=np.nan)
-  lines = ["| Label | Precision | Recall | F1 | Examples |", "|---|---|---|---|---|"]
-  lines += [f"| {_cell(name)} | {' | '.join(map(percent, scores))} | {count:,} |"
-            for name, *scores, count in zip(names, *columns)]
+  tables = [plotting.markdown(["Label", "Precision", "Recall", "F1", "Examples"], (
+    [name, *map(percent, scores), f"{count:,}"] for name, *scores, count in zip(names, *columns)))]
   if task.head == "classification" and len(names) <= MOST_LABELS:
-    lines += ["", f"| Label \\ answer | {' | '.join(map(_cell, names))} |", "|---" * (len(names) + 1) + "|"]
-    lines += [f"| {_cell(name)} | {' | '.join(f'{count:,}' for count in counts)} |"
-              for name, counts in zip(names, metrics.confusion_matrix(wanted, predictions, labels=names))]
-  return "\n".join(lines) + "\n"
-
-
-def _cell(name: str) -> str:
-  return " ".join(name.split()).replace("|", "\\|")
+    counts = metrics.confusion_matrix(wanted, predictions, labels=names)
+    tables.append(plotting.markdown(["Label \\ answer", *names], (
+      [name, *(f"{count:,}" for count in row)] for name, row in zip(names, counts))))
+  return "\n\n".join(tables) + "\n"
 
 
 def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import flops, recipes
+from electra_jax import flops, plotting, recipes
 from electra_jax import main as main_lib
 from electra_jax.tools import flops_tables
 
@@ -91,12 +91,6 @@ def cell(field: str, value) -> str:
   return f"{value:.3e}".replace("e+", "e")
 
 
-def markdown(headings: list[str], lines: list[list[str]]) -> str:
-  """One Markdown table."""
-  rule = ["---"] * len(headings)
-  return "\n".join("| " + " | ".join(part.strip() for part in line) + " |" for line in [headings, rule, *lines])
-
-
 def config_markdown(row: dict) -> str:
   """The tables of one config."""
   counts = row["conventions"]
@@ -109,10 +103,9 @@ def config_markdown(row: dict) -> str:
              for name, value in count["components"].items()]
     totals = [["per step", cell("", count["per_step"]), "100 %"], ["per token", cell("", count["per_token"]), ""],
               ["run", cell("", count["train_flops"]), ""]]
-
-    parts.append(markdown(["per step", "FLOPs", "share"], lines + totals) + "\n")
+    parts.append(plotting.markdown(["per step", "FLOPs", "share"], lines + totals) + "\n")
   parts.append(f"Time of the run on {row['devices']} device(s) at MFU {row['mfu']:g} (`model_flops`):\n")
-  parts.append(markdown(["hardware", "hours", "days"], [[chip, f"{hours:,.1f}", f"{hours / 24:,.2f}"]
+  parts.append(plotting.markdown(["hardware", "hours", "days"], [[chip, f"{hours:,.1f}", f"{hours / 24:,.2f}"]
                                                         for chip, hours in row["hours"].items()]) + "\n")
   return "\n".join(parts)
 
@@ -142,8 +135,8 @@ def main(argv: list[str]) -> None:
   else:
     print("Convention: ELECTRA Appendix C (2 x forward, dense lookups, all operations); inference on 128 tokens.\n"
           "Speedup: training / inference beside BERT-Base (Table 1); (cost): training beside ELECTRA-400K (Table 2).\n")
-    print(markdown(list(TABLE_COLUMNS), [[cell(field, row[field]) for field in TABLE_COLUMNS.values()]
-                                         for row in rows]))
+    print(plotting.markdown(list(TABLE_COLUMNS), ([cell(field, row[field]) for field in TABLE_COLUMNS.values()]
+                                                  for row in rows)))
 
 
 if __name__ == "__main__":

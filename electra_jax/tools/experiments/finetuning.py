@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import recipes, tasks
+from electra_jax import plotting, recipes, tasks
 from electra_jax.finetuning import ensembles, results, submissions
 from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
@@ -148,21 +148,20 @@ def _summary(point: Point, out: str) -> dict:
 def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
   """The table of all points and both GLUE scores as Markdown; also OUT/summary.md and OUT/submission.zip."""
   best = best_points(points, out)
-  lines = ["# GLUE, dev, percent", "", "| Task | Metric | Rate | Batch | Median | Min | Max | SD | Runs | Best |",
-           "|---|---|---|---|---|---|---|---|---|---|"]
+  rows = []
   for point in points:
     for metric in glue.row_of(point.task).metrics:
       row = _summary(point, out)[metric]
-      spread = " | ".join(percent(row[key]) for key in ("median", "min", "max", "sd"))
-      where = f"{point.rate or 'recipe'} | {', '.join([point.batch_size or 'recipe', *point.others])}"
-      mark = "*" * (best[point.task] == point)
-      lines.append(f"| {point.task} | {metric} | {where} | {spread} | {row['num_runs']} | {mark} |")
+      rows.append([point.task, metric, point.rate or "recipe", ", ".join([point.batch_size or "recipe", *point.others]),
+                   *(percent(row[key]) for key in ("median", "min", "max", "sd")), row["num_runs"],
+                   "*" * (best[point.task] == point)])
   medians = {task: {name: row["median"] for name, row in _summary(point, out).items()} for task, point in best.items()}
-  lines += ["", f"GLUE score (ELECTRA section 3.1: eight tasks): {percent(scoring.glue_score(medians))}; the "
-            f"leaderboard's (nine tasks): {percent(scoring.leaderboard_score(medians))}. A dash: tasks are missing."]
-  lines += ["", "| The papers | " + " | ".join(best) + " |", "|---" * (len(best) + 1) + "|",
-            *(f"| {model} | " + " | ".join(str(row.get(task, "-")) for task in best) + " |"
-              for model, row in glue.PAPER.items())]
+  headings = ("Task", "Metric", "Rate", "Batch", "Median", "Min", "Max", "SD", "Runs", "Best")
+  lines = ["# GLUE, dev, percent", "", plotting.markdown(headings, rows), "",
+           f"GLUE score (ELECTRA section 3.1: eight tasks): {percent(scoring.glue_score(medians))}; the leaderboard's "
+           f"(nine tasks): {percent(scoring.leaderboard_score(medians))}. A dash: tasks are missing."]
+  lines += ["", plotting.markdown(["The papers", *best], (
+    [model, *(row.get(task, "-") for task in best)] for model, row in glue.PAPER.items()))]
   lines += _together(points, best, out, ensemble_size)
   text = "\n".join(lines) + "\n"
   with open(os.path.join(out, "summary.md"), "w", encoding="utf-8") as file:

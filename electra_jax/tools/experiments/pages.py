@@ -65,24 +65,22 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
 
 def claims(rows: Sequence[Mapping]) -> str:
   """A Markdown table: a line for each difference that a paper names and that was run, and the tables never run."""
-  lines = ["| Claim | Difference | Paper | Ours | Budget | Verdict |", "|---|---|---|---|---|---|"]
-  not_run = []
+  lines, not_run = [], []
   for file in FILES:
     for of in tables(file).values():
       own = main_rows(of, rows)
       if not own:
         not_run.append(of)
         continue
-      found, link = compare(of, own, chance_of_pretraining(rows)), f"[{of.name}]({of.name}.md): {of.says}"
+      compared, link = compare(of, own, chance_of_pretraining(rows)), f"[{of.name}]({of.name}.md): {of.says}"
       several = max(row.get("pretrainings", 1) for row in own)
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
-      for number, one in enumerate(found):
-        lines.append(f"| {'' if number else link} | {one.model} − {one.first}, "
-                     f"{TITLES[one.metric]} | {'' if one.paper is None else f'{one.paper:+.1f}'} | {one.value(1)} | "
-                     f"{budget} | {verdict(of, one)} |")
-      lines += [] if found else [f"| {link} | | | | {budget} | one model only |"]
-  lines += [f"| {of.name}: {of.says or of.source} | | | | | not run |" for of in not_run]
-  return "\n".join(lines)
+      for number, one in enumerate(compared):
+        lines.append(["" if number else link, f"{one.model} − {one.first}, {TITLES[one.metric]}",
+                      "" if one.paper is None else f"{one.paper:+.1f}", one.value(1), budget, verdict(of, one)])
+      lines += [] if compared else [[link, "", "", "", budget, "one model only"]]
+  lines += [[f"{of.name}: {of.says or of.source}", "", "", "", "", "not run"] for of in not_run]
+  return plotting.markdown(["Claim", "Difference", "Paper", "Ours", "Budget", "Verdict"], lines)
 
 
 def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
@@ -90,11 +88,10 @@ def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
   parts = [f"# {of.name}: {of.source}", f"*{of.says}* `{own[0]['command']}`", table(of, own)]
   parts += ["\n".join(lines) for lines in [differences(of, own, chance_of_pretraining(rows))] if lines]
   if len(budgets) > 1:
-    parts.append("\n".join([
-      f"| {TITLES[of.metrics[0]]}, difference from {of.models[0].name} | " + " | ".join(_flops(x) for x in budgets)
-      + " |", "|---" * (len(budgets) + 1) + "|",
-      *(f"| {model.name} | " + " | ".join(next((one.value(1) for one in each if one.model == model.name), "")
-                                          for each in budgets.values()) + " |" for model in of.models[1:])]))
+    parts.append(plotting.markdown(
+      [f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}", *map(_flops, budgets)],
+      ([model.name, *(next((one.value(1) for one in each if one.model == model.name), "")
+                      for each in budgets.values())] for model in of.models[1:])))
   parts += [text for text in [first_paragraph(root / NOTEBOOK, of.name)] if text]
   parts += [f"![{of.name}]({name})" for name in (f"{of.name}.png", BUDGETS.format(of.name)) if (root / name).exists()]
   return "\n\n".join(parts) + "\n"

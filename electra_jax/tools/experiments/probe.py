@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from absl import flags
 from jaxtyping import Float
+from sklearn import linear_model, pipeline, preprocessing
 
 from electra_jax import main as main_lib
 from electra_jax.data import shards
@@ -85,11 +86,10 @@ def classify(first: Float[np.ndarray, "examples hidden"], second: Float[np.ndarr
   """
   border = len(first) // 2
   (x, y), (x_test, y_test) = (_pairs(first[part], second[part]) for part in (slice(border), slice(border, None)))
-  mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-6
-  x, x_test = ((rows - mean) / scale for rows in (x, x_test))
-  weights = np.linalg.solve(x.T @ x + RIDGE * len(x) * np.eye(x.shape[1]), x.T @ y)
-  right = ((x_test @ weights > 0) == (y_test > 0)).mean()
-  return Score(float(right), float(np.sqrt(right * (1 - right) / len(x_test))))
+  probe = pipeline.make_pipeline(preprocessing.StandardScaler(),
+                                 linear_model.RidgeClassifier(RIDGE * len(x), fit_intercept=False))
+  right = float(probe.fit(x, y).score(x_test, y_test))
+  return Score(right, float(np.sqrt(right * (1 - right) / len(x_test))))
 
 
 def _pairs(first, second):

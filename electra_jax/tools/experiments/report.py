@@ -29,31 +29,29 @@ def table(of: Table, rows: Sequence[Mapping]) -> str:
   with_paper = [metric for metric in of.metrics if any(model.paper.get(metric) for model in of.models)]
   compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or metric_key(metric) in has]
   others = [name for name in ("untrained", *of.tasks) if name not in compared and metric_key(name) in has]
-  head = ["Model"]
-  for metric in compared:
-    head += [f"{TITLES[metric]}, paper"] * (metric in with_paper) + [f"{TITLES[metric]}, ours"]
   several = any(_pretrainings(row) > 1 for row in rows)
-  head += [TITLES[name] for name in others] + ["Held-out"] + ["Pre-trainings"] * several
-  head += ["Steps", "Tokens", "FLOPs", "Minutes", "Card"]
-  lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+  lines: list[dict[str, str]] = []  # of each model: heading -> cell
   for model in of.models:
     own = {row["metric"]: row for row in rows if row["model"] == model.name}
     if not own:
       continue
-    first = next(iter(own.values()))
-    cells = [model.name]
+    first, cells = next(iter(own.values())), {"Model": model.name}
     for metric in compared:
-      cells += [_number(model.paper.get(metric), metric)] * (metric in with_paper) + [_value(own, metric)]
-    cells += [_value(own, name, spread=False) for name in others]
+      if metric in with_paper:
+        cells[f"{TITLES[metric]}, paper"] = _number(model.paper.get(metric), metric)
+      cells[f"{TITLES[metric]}, ours"] = _value(own, metric)
+    cells |= {TITLES[name]: _value(own, name, spread=False) for name in others}
     heldout = [f"{title} {own[f'heldout/{name}']['value']:.3f}" for name, title in HELDOUT.items()
                if f"heldout/{name}" in own]
-    heldout[:1] = [f"generator's {heldout[0]}"] if len(heldout) > 1 else heldout[:1]
-    steps = f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (first["steps"] < first["planned_steps"])
-    cells += [", ".join(heldout)] + [str(max(map(_pretrainings, own.values())))] * several
-    cells += [steps, f"{first['tokens'] / 1e6:,.0f} M", f"{first['train_flops']:.3g}",
-              f"{first['minutes']:,.1f}", first["card"]]
-    lines.append("| " + " | ".join(cells) + " |")
-  return "\n".join(lines)
+    cells["Held-out"] = "generator's " * (len(heldout) > 1) + ", ".join(heldout)
+    if several:
+      cells["Pre-trainings"] = str(max(map(_pretrainings, own.values())))
+    cells |= {"Steps": f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (
+                first["steps"] < first["planned_steps"]),
+              "Tokens": f"{first['tokens'] / 1e6:,.0f} M", "FLOPs": f"{first['train_flops']:.3g}",
+              "Minutes": f"{first['minutes']:,.1f}", "Card": first["card"]}
+    lines.append(cells)
+  return plotting.markdown(list(lines[0]), (cells.values() for cells in lines)) if lines else ""
 
 
 class Difference(NamedTuple):

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics
-from electra_jax.errors import UserError
 from electra_jax.files import atomic, read_json
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools.experiments import finetuning
@@ -154,19 +153,11 @@ def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
 
 
 def load(path: str) -> list[dict]:
-  """The rows of a file of figures, as docs/results/evidence.json; none where it does not exist.
-
-  Raises:
-    UserError: it is damaged.
-  """
+  """The rows of a file of figures, as docs/results/evidence.json; none where it does not exist."""
   if not os.path.exists(path):
     return []
-  try:
-    with open(path, encoding="utf-8") as file:
-      return json.load(file)
-  except ValueError as error:
-    raise UserError("The file of figures is damaged", got=f"{path}: {error}", allowed="a list of rows",
-                    fix="restore it from git") from error
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)
 
 
 def save(path: str, rows: Sequence[dict]) -> None:
