@@ -40,7 +40,7 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
   python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:8x8 --slices=4
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --mesh=fsdp=4,tensor=2
 
-For each mesh: the memory of a chip against what it has, operations by the compiler's count and by ours, the collectives
+For each mesh: the memory of a chip against what it has, operations and bytes by the compiler's count, the collectives
 of the program, and the time of a step with its MFU, twice. At best: by data sheet, with each byte of state and
 temporaries read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
 Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
@@ -56,6 +56,7 @@ class Report(NamedTuple):
   fault: str  # why it cannot be compiled; "" where it can
   memory: StepMemory | None = None
   program_flops: float = 0.0  # of one device and step
+  program_bytes: float = 0.0  # likewise; what stays in the chip's fast memory counts too
   collectives: tuple[compile_collectives.Collective, ...] = ()
   roofline: Roofline | None = None  # None on CPU
   seconds: float = 0.0  # that tracing and compiling took
@@ -100,14 +101,15 @@ def check(config: ConfigDict, devices: list, chip: Chip | None = None) -> Report
   seconds = time.monotonic() - start
   step_memory = memory.of_step(state, batch, compiled)
   state_bytes, steps = step_memory.parameters + step_memory.optimizer, config.train.accumulation_steps
-  program_flops = steps * compiled.cost_analysis()["flops"]  # the compiler counts the body of a loop once
+  cost = compiled.cost_analysis()  # counts the body of a loop once
+  program_flops, program_bytes = steps * cost["flops"], steps * cost["bytes accessed"]
   hlo = compiled.as_text()
   collectives, parts = compile_collectives.parse(hlo, len(devices)), compile_kernels.by_part(hlo)
   roofline = None if chip is None else compile_roofline.estimate(
     chip, num_devices=len(devices), model_flops=flops.model_flops(config).per_step, program_flops=program_flops,
     least_bytes=2 * (state_bytes + steps * step_memory.temporaries), collectives=collectives,
     kernel_cycles=sum(cycles for _, cycles in parts.values()), slices=sharding.count_slices(devices))
-  return Report(mesh, "", step_memory, program_flops, collectives, roofline, seconds, parts)
+  return Report(mesh, "", step_memory, program_flops, program_bytes, collectives, roofline, seconds, parts)
 
 
 def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
@@ -131,21 +133,21 @@ def show(reports: list[Report], config: ConfigDict, devices: list, chip: Chip | 
   of = f" of {memory.format_bytes(hbm)}" if chip else ""
   table = Table(title=f"{config.objective.name}, batch {config.train.batch_size} x {config.data.sequence_length} "
                 f"tokens, {len(devices)} x {devices[0].device_kind}; each device" + of, title_justify="left")
-  for heading in ("mesh", "state", "temporaries", "total", "TFLOP", "GB sent", "at best", "by its", "expected",
-                  "compiled in", "verdict"):
+  for heading in ("mesh", "state", "temporaries", "total", "TFLOP", "GB moved", "GB sent", "at best", "by its",
+                  "expected", "compiled in", "verdict"):
     table.add_column(heading, overflow="fold")
   for report in reports:
     ending = (f"{report.seconds:.0f} s", verdict(report, config, hbm))
     if report.memory is None:
-      table.add_row(_mesh_name(report.mesh), "", "", report.fault, *("",) * 5, *ending)
+      table.add_row(_mesh_name(report.mesh), "", "", report.fault, *("",) * 6, *ending)
       continue
     needs, roofline, times = report.memory, report.roofline, ("", "", "")
     if roofline:
       times = (_time(roofline.seconds, roofline.needed), roofline.limit,
                _time(roofline.expected_seconds, roofline.needed))
     sizes = (memory.format_bytes(size) for size in (needs.parameters + needs.optimizer, needs.temporaries, needs.total))
-    table.add_row(_mesh_name(report.mesh), *sizes, f"{report.program_flops / 1e12:.3g}",
-                  f"{sum(c.sent for c in report.collectives) / 1e9:.3g}", *times, *ending)
+    counts = (report.program_flops / 1e12, report.program_bytes / 1e9, sum(c.sent for c in report.collectives) / 1e9)
+    table.add_row(_mesh_name(report.mesh), *sizes, *(f"{count:.3g}" for count in counts), *times, *ending)
   console.print(table)
   needed = flops.model_flops(config).per_step / len(devices) / 1e12
   console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}. "
