@@ -147,8 +147,8 @@ def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.Pretrained,
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
-  tx, _ = optim.make(config.optimizer, config.train.num_steps, scale)
-  return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, mesh)
+  tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, scale)
+  return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, learning_rate, mesh)
 
 
 def groups(config: ConfigDict, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -201,8 +201,9 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
       # ---- Log.
       if progress.is_due(step, config.train.log_every_steps) or step == num_steps:
         mean = np.mean(jax.device_get(window), axis=0)  # [seeds]
-        writer.write(step, "train", {f"loss/seed_{seed}": value for seed, value in zip(seeds, mean)})
-        bar.show(step, {"loss": float(np.nanmedian(mean)) if np.isfinite(mean).any() else math.nan})
+        rate = {"train/learning_rate": float(run.learning_rate(step - 1))}
+        writer.write(step, "train", {f"loss/seed_{seed}": value for seed, value in zip(seeds, mean)} | rate)
+        bar.show(step, {"loss": float(np.nanmedian(mean)) if np.isfinite(mean).any() else math.nan} | rate)
         window = []
 
       # ---- Evaluate.

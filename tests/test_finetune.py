@@ -265,7 +265,7 @@ def test_a_seed_that_diverges_is_counted_as_failed(source, tmp_path, capsys):
   assert summary["accuracy"]["num_failed"] == 1 and np.isnan(summary["accuracy"]["median"])
   assert checkpoints.saved_steps(str(tmp_path)) == []  # nothing that is not finite is ever the best run
   shown = capsys.readouterr()
-  assert "loss not finite" in shown.err and "accuracy -  median -  (1 without a finite score)" in shown.err
+  assert "loss not finite, lr " in shown.err and "accuracy -  median -  (1 without a finite score)" in shown.err
   assert not re.search(r"\b(nan|null)\b", shown.out + shown.err + (tmp_path / "results.md").read_text())
 
 

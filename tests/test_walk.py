@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import sysconfig
 
 import pytest
@@ -14,7 +15,8 @@ pytest.importorskip("hatchling", reason="hatchling builds the wheel (tests/requi
 @pytest.mark.slow
 def test_every_part_of_the_walk(tmp_path):
   offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PYTHONPATH": sysconfig.get_path("purelib"),
-             "STEPS": "20", "EPOCHS": "1", "XLA_FLAGS": ""}
+             "STEPS": "20", "EPOCHS": "1", "XLA_FLAGS": "",
+             "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}  # python3 is this one
   done = subprocess.run([ROOT / "docs/walk.sh", tmp_path / "walk"], cwd=tmp_path, env=os.environ | offline, text=True,
                         capture_output=True, timeout=1800)
   assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

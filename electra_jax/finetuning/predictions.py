@@ -1,8 +1,8 @@
 """Predictions of the fine-tuned networks of several seeds, and their scores: every example counts exactly once."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,6 +38,7 @@ class Run(NamedTuple):
   start: pretrained.Pretrained
   model: Bert
   tx: optax.GradientTransformation
+  learning_rate: Callable[[int], Any]  # of an update, from 0; of the layer that learns fastest
   mesh: jax.sharding.Mesh
 
 
