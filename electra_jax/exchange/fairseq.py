@@ -8,7 +8,7 @@ import numpy as np
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf_config, mapping, torch_files
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 
 # Hugging Face's name below `roberta.` -> fairseq's below `encoder.sentence_encoder.`; the head is called the same below
 # `encoder.`. There are no token types; Hugging Face's single row of them is zero.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq, hf, tf_checkpoint
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 
 
 class Format(NamedTuple):

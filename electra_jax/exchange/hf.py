@@ -11,7 +11,7 @@ import safetensors.numpy
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import hf_config, mapping, torch_files
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 
 # In the order of preference; an index names the shards of one model.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")

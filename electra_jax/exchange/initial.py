@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from electra_jax import sharding
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf_config, mapping
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 
 GENERATOR = "generator"
 EMBEDDINGS = "embeddings/"  # paths of the tables and of the layer norm behind them

@@ -1,12 +1,33 @@
-"""Names of parameters in Hugging Face's files: one table per family, read in both directions."""
+"""Networks as Hugging Face stores them and names their parameters: one table per family, read in both directions."""
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
 from electra_jax.errors import UserError, listed, named
+
+
+class Weights(NamedTuple):
+  """A network as Hugging Face would store it. A reader gives {"encoder": ...}, or of an ELECTRA pair
+  {"discriminator": ..., "generator": ...}.
+  """
+
+  config: dict  # as in config.json: model_type, vocab_size, hidden_size, ... (with Hugging Face's keys)
+  tensors: dict[str, np.ndarray]  # as in model.safetensors: its names, kernels [out, in]; tied copies left out
+
+
+def _dense(ours: str, theirs: str) -> dict[str, str]:
+  """Rows of a linear map."""
+  return {f"{ours}/kernel": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
+
+
+def _norm(ours: str, theirs: str) -> dict[str, str]:
+  """Rows of a layer norm."""
+  return {f"{ours}/scale": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
+
 
 # Ours (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number; a kernel
 # [in, out] is stored transposed there, a table as it is.
@@ -14,73 +35,53 @@ ENCODER = {
   "embeddings/token/embedding": "embeddings.word_embeddings.weight",
   "embeddings/position/embedding": "embeddings.position_embeddings.weight",
   "embeddings/token_type/embedding": "embeddings.token_type_embeddings.weight",
-  "embeddings/layer_norm/scale": "embeddings.LayerNorm.weight",
-  "embeddings/layer_norm/bias": "embeddings.LayerNorm.bias",
-  "embeddings_project/kernel": "embeddings_project.weight",
-  "embeddings_project/bias": "embeddings_project.bias",
-  **{f"layer_{{n}}/attention/{part}/{kind}": f"encoder.layer.{{n}}.attention.self.{part}.{theirs}"
-     for part in ("query", "key", "value") for kind, theirs in (("kernel", "weight"), ("bias", "bias"))},
-  "layer_{n}/attention/output/kernel": "encoder.layer.{n}.attention.output.dense.weight",
-  "layer_{n}/attention/output/bias": "encoder.layer.{n}.attention.output.dense.bias",
-  "layer_{n}/attention/layer_norm/scale": "encoder.layer.{n}.attention.output.LayerNorm.weight",
-  "layer_{n}/attention/layer_norm/bias": "encoder.layer.{n}.attention.output.LayerNorm.bias",
-  "layer_{n}/feed_forward/intermediate/kernel": "encoder.layer.{n}.intermediate.dense.weight",
-  "layer_{n}/feed_forward/intermediate/bias": "encoder.layer.{n}.intermediate.dense.bias",
-  "layer_{n}/feed_forward/output/kernel": "encoder.layer.{n}.output.dense.weight",
-  "layer_{n}/feed_forward/output/bias": "encoder.layer.{n}.output.dense.bias",
-  "layer_{n}/feed_forward/layer_norm/scale": "encoder.layer.{n}.output.LayerNorm.weight",
-  "layer_{n}/feed_forward/layer_norm/bias": "encoder.layer.{n}.output.LayerNorm.bias",
+  **_norm("embeddings/layer_norm", "embeddings.LayerNorm"),
+  **_dense("embeddings_project", "embeddings_project"),
+  **_dense("layer_{n}/attention/query", "encoder.layer.{n}.attention.self.query"),
+  **_dense("layer_{n}/attention/key", "encoder.layer.{n}.attention.self.key"),
+  **_dense("layer_{n}/attention/value", "encoder.layer.{n}.attention.self.value"),
+  **_dense("layer_{n}/attention/output", "encoder.layer.{n}.attention.output.dense"),
+  **_norm("layer_{n}/attention/layer_norm", "encoder.layer.{n}.attention.output.LayerNorm"),
+  **_dense("layer_{n}/feed_forward/intermediate", "encoder.layer.{n}.intermediate.dense"),
+  **_dense("layer_{n}/feed_forward/output", "encoder.layer.{n}.output.dense"),
+  **_norm("layer_{n}/feed_forward/layer_norm", "encoder.layer.{n}.output.LayerNorm"),
 }
 
-def _on_top(head: str, **layers: str) -> dict[str, str]:
-  """Rows of a head's dense layers, ours -> theirs."""
-  return {f"{head}/{ours}/{kind}": f"{theirs}.{ending}" for ours, theirs in layers.items()
-          for kind, ending in (("kernel", "weight"), ("bias", "bias"))}
-
-
 # One linear layer over every token, named alike in every family: start and end of an answer; a label a token.
-TOKEN_HEADS = _on_top("span_head", output="qa_outputs") | _on_top("tagging_head", output="classifier")
+TOKEN_HEADS = _dense("span_head/output", "qa_outputs") | _dense("tagging_head/output", "classifier")
 
 # family -> (prefix of the encoder, names of the heads). The output matrix is the token table, so it has no row.
 # Heads of fine-tuning: `dense` is the hidden layer over [CLS] (tanh for BERT and RoBERTa, GELU for ELECTRA), `output`
 # what follows. A network has one head of fine-tuning, and NSP is none, so its names stay unique.
 FAMILIES = {
   "bert": ("bert", {
-    "mlm_head/dense/kernel": "cls.predictions.transform.dense.weight",
-    "mlm_head/dense/bias": "cls.predictions.transform.dense.bias",
-    "mlm_head/layer_norm/scale": "cls.predictions.transform.LayerNorm.weight",
-    "mlm_head/layer_norm/bias": "cls.predictions.transform.LayerNorm.bias",
+    **_dense("mlm_head/dense", "cls.predictions.transform.dense"),
+    **_norm("mlm_head/layer_norm", "cls.predictions.transform.LayerNorm"),
     "mlm_head/output_bias": "cls.predictions.bias",
-    "nsp_head/pooler/kernel": "bert.pooler.dense.weight",
-    "nsp_head/pooler/bias": "bert.pooler.dense.bias",
-    "nsp_head/output/kernel": "cls.seq_relationship.weight",
-    "nsp_head/output/bias": "cls.seq_relationship.bias",
-    **_on_top("classification_head", dense="bert.pooler.dense", output="classifier"),
-    **_on_top("multiple_choice_head", dense="bert.pooler.dense", output="classifier"),
+    **_dense("nsp_head/pooler", "bert.pooler.dense"), **_dense("nsp_head/output", "cls.seq_relationship"),
+    **_dense("classification_head/dense", "bert.pooler.dense"), **_dense("classification_head/output", "classifier"),
+    **_dense("multiple_choice_head/dense", "bert.pooler.dense"), **_dense("multiple_choice_head/output", "classifier"),
     **TOKEN_HEADS,
   }),
   "roberta": ("roberta", {
-    "mlm_head/dense/kernel": "lm_head.dense.weight",
-    "mlm_head/dense/bias": "lm_head.dense.bias",
-    "mlm_head/layer_norm/scale": "lm_head.layer_norm.weight",
-    "mlm_head/layer_norm/bias": "lm_head.layer_norm.bias",
+    **_dense("mlm_head/dense", "lm_head.dense"), **_norm("mlm_head/layer_norm", "lm_head.layer_norm"),
     "mlm_head/output_bias": "lm_head.bias",
-    **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
-    **_on_top("multiple_choice_head", dense="roberta.pooler.dense", output="classifier"),
+    **_dense("classification_head/dense", "classifier.dense"),
+    **_dense("classification_head/output", "classifier.out_proj"),
+    **_dense("multiple_choice_head/dense", "roberta.pooler.dense"),
+    **_dense("multiple_choice_head/output", "classifier"),
     **TOKEN_HEADS,
   }),
   "electra": ("electra", {
-    "mlm_head/dense/kernel": "generator_predictions.dense.weight",
-    "mlm_head/dense/bias": "generator_predictions.dense.bias",
-    "mlm_head/layer_norm/scale": "generator_predictions.LayerNorm.weight",
-    "mlm_head/layer_norm/bias": "generator_predictions.LayerNorm.bias",
+    **_dense("mlm_head/dense", "generator_predictions.dense"),
+    **_norm("mlm_head/layer_norm", "generator_predictions.LayerNorm"),
     "mlm_head/output_bias": "generator_lm_head.bias",
-    "rtd_head/dense/kernel": "discriminator_predictions.dense.weight",
-    "rtd_head/dense/bias": "discriminator_predictions.dense.bias",
-    "rtd_head/output/kernel": "discriminator_predictions.dense_prediction.weight",
-    "rtd_head/output/bias": "discriminator_predictions.dense_prediction.bias",
-    **_on_top("classification_head", dense="classifier.dense", output="classifier.out_proj"),
-    **_on_top("multiple_choice_head", dense="sequence_summary.summary", output="classifier"),
+    **_dense("rtd_head/dense", "discriminator_predictions.dense"),
+    **_dense("rtd_head/output", "discriminator_predictions.dense_prediction"),
+    **_dense("classification_head/dense", "classifier.dense"),
+    **_dense("classification_head/output", "classifier.out_proj"),
+    **_dense("multiple_choice_head/dense", "sequence_summary.summary"),
+    **_dense("multiple_choice_head/output", "classifier"),
     **TOKEN_HEADS,
   }),
 }

@@ -16,7 +16,7 @@ from electra_jax.data import tokenizers
 from electra_jax.data.tokenizers import fairseq_vocabulary, published_source
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, hub, initial, mapping
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import predictors, table
 from electra_jax.training import checkpoints

@@ -15,7 +15,7 @@ import numpy as np
 
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import hf_config, mapping
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 
 # Last part of our path -> of the TensorFlow name; a bias is `beta` where it belongs to a layer norm.
 ENDINGS = {"kernel": "/kernel", "scale": "/gamma", "bias": "/bias", "output_bias": "/bias", "embedding": ""}

@@ -11,7 +11,7 @@ from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card
 from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 from electra_jax.models.bert import SENTENCE_HEADS
 from electra_jax.tasks.base import HEADS
 

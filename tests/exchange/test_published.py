@@ -9,7 +9,7 @@ import torch
 
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, mapping, published
-from electra_jax.exchange.weights import Weights
+from electra_jax.exchange.mapping import Weights
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import checkpoints as tool
 from tests.exchange.random_networks import ELECTRA, GENERATOR, ROBERTA, random_params
