@@ -249,13 +249,12 @@ def read_rows(workdir: str) -> list[dict]:
   return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
 
 
-def has_rows(workdir: str) -> bool:
-  """Whether the run has written a row yet; one that failed before its first leaves an empty file."""
+def rows_so_far(workdir: str) -> list[dict]:
+  """`read_rows`; [] before the first: a run that failed early leaves an empty file, an imported one has none."""
   try:
-    read_rows(workdir)
+    return read_rows(workdir)
   except UserError:
-    return False
-  return True
+    return []
 
 
 def _parse(line: str) -> dict | None:

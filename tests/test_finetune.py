@@ -92,7 +92,7 @@ def test_what_there_is_to_beat_is_said_everywhere(finished):
   assert told.startswith("On the same dev examples: always the commonest answer, accuracy ")
   assert told in pathlib.Path(workdir, "results.md").read_text()
   assert told in html.unescape(report.results_of(report.read(workdir)))
-  assert export.last_evaluation(workdir, 0)["baselines"] == told
+  assert export.run_so_far(workdir, 0, config_lib.load(workdir))[0]["baselines"] == told
 
 
 def test_labels_are_introduced_before_the_training(source, tmp_path, capsys, monkeypatch):

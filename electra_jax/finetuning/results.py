@@ -205,7 +205,7 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
   except UserError as error:  # without a picture the scores are as good
     say(f"No curves.png: {error.what}; {error.fix}.")
   if config.task.write_test_predictions and task.submission is not None:
-    say(submissions.write(config, task, workdir, runs))
+    say(submissions.write(task, workdir, runs))
   if task.files is not None:
     say(submissions.write_files_of_runs(task, workdir, members, config.task.write_test_predictions))
   return summary

@@ -5,21 +5,18 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from ml_collections import ConfigDict
-
 from electra_jax.files import atomic
 from electra_jax.finetuning import ensembles
 from electra_jax.tasks import glue, race, scoring, squad
 from electra_jax.tasks.base import Task
 
 
-def write(config: ConfigDict, task: Task, workdir: str, runs: Sequence[dict]) -> str:
+def write(task: Task, workdir: str, runs: Sequence[dict]) -> str:
   """Writes submission.zip with the answers of the best seed; returns what there is to say.
 
   Raises:
     UserError: a finished seed has no answers to the test splits.
   """
-  del config
   best = scoring.best([run["scores"][task.metric] for run in runs])
   if best is None:
     return "No run has a dev score, so there is nothing to submit."

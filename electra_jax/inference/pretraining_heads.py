@@ -71,6 +71,13 @@ def batches_of(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[l
     yield order[start:start + BATCH_SIZE]
 
 
+def special_rows(run: Run) -> Bool[np.ndarray, "vocab"]:
+  """Which rows of the token table are never an answer: special tokens, and those behind the vocabulary."""
+  is_special = np.zeros(run.config.model.vocab_size, bool)
+  is_special[[*run.tokenizer.special_ids, *range(run.tokenizer.vocab_size, len(is_special))]] = True
+  return is_special
+
+
 def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
   """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
 
@@ -80,8 +87,7 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
     UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
   """
   tokenizer = run.tokenizer
-  is_special = np.zeros(run.config.model.vocab_size, bool)
-  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  is_special = special_rows(run)
   most = int((~is_special).sum())
   if not 1 <= top_k <= most:
     raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
@@ -116,8 +122,7 @@ def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) ->
   one mask is in question, the generator's likeliest tokens fill the others.
   """
   tokenizer = run.tokenizer
-  is_special = np.zeros(run.config.model.vocab_size, bool)
-  is_special[[*tokenizer.special_ids, *range(tokenizer.vocab_size, len(is_special))]] = True
+  is_special = special_rows(run)
   number = min(electra_mlm.NUM_CANDIDATES, int((~is_special).sum()))
   found = [[] for _ in encoded]
   for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):

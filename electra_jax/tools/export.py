@@ -1,12 +1,12 @@
 """Export of a run as files that Hugging Face transformers loads: one folder for each of its networks."""
 
-import json
 import os
 import shutil
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import files, metrics
@@ -79,9 +79,8 @@ def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
   found, left_out = networks_of(source)
   names = list(found) if len(found) > 1 or "discriminator" in found else [""]
-  evaluation = last_evaluation(source.workdir, source.step)
+  evaluation, scores, signs = run_so_far(source.workdir, source.step, source.config)
   place_of = hub.repositories(source.publication.name, names) if source.publication.name != "PATH" else {}
-  scores = medians(source.workdir)
   for name, (network, weights) in zip(names, found.items()):
     place = os.path.join(folder, name)
     os.makedirs(place, exist_ok=True)
@@ -90,7 +89,7 @@ def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
                           max_tokens=longest_input(source))
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
-                           imported_from(source.workdir), signs_of(source),
+                           imported_from(source.workdir), signs,
                            source.publication._replace(name=place_of.get(name, "PATH")), scores)
     with open(os.path.join(place, "README.md"), "w", encoding="utf-8") as file:
       file.write(card)
@@ -104,41 +103,24 @@ def longest_input(source: Source) -> int:
           else source.config.data.sequence_length)
 
 
-def medians(workdir: str) -> dict[str, float]:
-  """Metric -> median over the seeds of a fine-tuned run; {} of another."""
-  path = os.path.join(workdir, "results.json")
-  summary = files.read_json(path)["summary"] if os.path.exists(path) else {}
-  return {metric: row["median"] for metric, row in summary.items()}
-
-
-def last_evaluation(workdir: str, step: int) -> dict | None:
-  """The last row of the run's evaluations at or before a step; of a fine-tuned run its scores, text by metric."""
+def run_so_far(workdir: str, step: int, config: ConfigDict) -> tuple[dict | None, dict[str, float], list[str]]:
+  """(evaluation, scores, signs) for `model_card.make`, up to a step."""
   path = os.path.join(workdir, "results.json")
   if os.path.exists(path):
-    found = files.read_json(path)
-    metric = found["runs"][0]["metric"]
-    told = results.describe_baselines(workdir, metric, found["summary"][metric]["median"])
-    return {metric: ", ".join(f"{name} {value:.4g}" for name, value in row.items() if isinstance(value, float))
-            for metric, row in found["summary"].items()} | ({"baselines": told} if told else {})
-  try:
-    rows = metrics.read_rows(workdir)
-  except UserError:  # an averaged or imported folder has no log
-    return None
-  return next((row for row in reversed(rows) if row["split"] == "eval" and row["step"] <= step), None)
-
-
-def signs_of(source: Source) -> list[str]:
-  """What was wrong with a pre-training up to the step that is written."""
-  if not metrics.has_rows(source.workdir):
-    return []
-  rows = metrics.read_rows(source.workdir)
-  return warning_signs.find(source.config, [row for row in rows if row["step"] <= source.step])
+    content = files.read_json(path)
+    summary, metric = content["summary"], content["runs"][0]["metric"]
+    told = results.describe_baselines(workdir, metric, summary[metric]["median"])
+    evaluation = {name: ", ".join(f"{key} {value:.4g}" for key, value in row.items() if isinstance(value, float))
+                  for name, row in summary.items()} | ({"baselines": told} if told else {})
+    return evaluation, {name: row["median"] for name, row in summary.items()}, []
+  rows = [row for row in metrics.rows_so_far(workdir) if row["step"] <= step]
+  evaluation = next((row for row in reversed(rows) if row["split"] == "eval"), None)
+  return evaluation, {}, warning_signs.find(config, rows)
 
 
 def imported_from(workdir: str) -> str:
   """Where the parameters of an imported folder came from; "" for a run."""
-  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as file:
-    return json.load(file).get("imported", {}).get("weights", "")
+  return config_lib.read_record(workdir).get("imported", {}).get("weights", "")
 
 
 # ---- Flax ----

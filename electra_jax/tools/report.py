@@ -68,8 +68,8 @@ def read(workdir: str, num_samples: int = 0) -> Facts:
     UserError: there is no run.
   """
   record, config = config_lib.read_record(workdir), config_lib.load(workdir)
-  rows = metrics.read_rows(workdir) if metrics.has_rows(workdir) else []
-  return Facts(workdir, record, config, rows, workdir_lib.read_starts(workdir), results.load(workdir), num_samples)
+  return Facts(workdir, record, config, metrics.rows_so_far(workdir), workdir_lib.read_starts(workdir),
+               results.load(workdir), num_samples)
 
 
 def page(facts: Facts) -> str:
@@ -236,7 +236,7 @@ def hardware(facts: Facts) -> str:
 
 
 def operations(facts: Facts) -> str:
-  """Floating-point operations in both conventions, and the hours that they take on known hardware."""
+  """Floating-point operations in both conventions."""
   config = facts.config
   if facts.is_fine_tuning:
     terms = flops.model_flops(config).terms
@@ -246,18 +246,10 @@ def operations(facts: Facts) -> str:
       ("an update of one seed, at most", f"{encoder:.2e}"), ("updates of a seed", f"{config.train.num_steps:,}"),
       (f"all {config.task.num_seeds} seeds, at most", f"{total:.2e}")],
       "Matrix products of the encoder, 3 x forward, every text of task.max_length tokens.")
-  row = flops_report.config_row("", config, mfu=0.4, devices=1)
   done = progress_of(facts)[0]
   lines = [(name, count.convention, f"{count.per_step:.2e}", f"{done * count.per_step:.2e}", f"{count.per_run:.2e}")
            for name, count in (("paper", flops.paper_flops(config)), ("model", flops.model_flops(config)))]
-  shown = table(("count", "convention", "a step", "until now", "the whole run"), lines)
-  peak = facts.starts and flops.hardware_peak(facts.starts[-1]["device_kind"])
-  if peak:
-    devices = facts.starts[-1]["num_devices"]
-    shown += paragraph(f"The peak of {devices} × {facts.starts[-1]['device_kind']} is {devices * peak:.2e} FLOP/s.")
-  hours = table(("one device, the whole run", "hours at an MFU of 40 %"),
-                [(chip, f"{hours:,.1f}") for chip, hours in row["hours"].items()])
-  return shown + report_page.folded("The same run on other hardware", hours)
+  return table(("count", "convention", "a step", "until now", "the whole run"), lines)
 
 
 def every_key(facts: Facts) -> str:

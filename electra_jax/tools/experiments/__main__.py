@@ -177,7 +177,7 @@ def publish(arguments: list[str]) -> None:
 def draw(table: Table, path: str) -> None:
   """The curves of a table, unless the picture that is there may show models that this folder has no runs of."""
   rows = records.planned(FLAGS.out, table)
-  missing = [row.model.name for row in rows if not metrics.has_rows(row.workdir)]
+  missing = [row.model.name for row in rows if not metrics.rows_so_far(row.workdir)]
   if missing and os.path.exists(path):
     print(f"{path} stays as it is: {FLAGS.out} has no runs of {', '.join(missing)}")
   else:

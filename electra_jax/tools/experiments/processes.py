@@ -1,5 +1,6 @@
 """Processes of an experiment: devices that runs share, signals, and the end of everything on a failure."""
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from electra_jax.errors import Interrupted, UserError
 
@@ -108,26 +110,14 @@ def run_all(jobs: Sequence[tuple[str, Callable[[], object]]], running: Running) 
     UserError: some have failed; the others have ended.
     Interrupted: Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
   """
-  failed = []
-
-  def make(name: str, job: Callable[[], object]) -> None:
-    try:
-      job()
-    except Interrupted:
-      pass
-    except Exception as error:
-      failed.append(f"{name}: {error if isinstance(error, Failed) else f'{type(error).__name__}: {error}'}")
-
-  threads = [threading.Thread(target=make, args=job, daemon=True) for job in jobs]
-  with running.stop_all_on_signals():
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      while thread.is_alive():
-        thread.join(0.2)  # short, so that signals are seen
-        running.end_stragglers()
+  with running.stop_all_on_signals(), ThreadPoolExecutor(max(1, len(jobs))) as pool:
+    futures = {pool.submit(job): name for name, job in jobs}
+    while concurrent.futures.wait(futures, timeout=0.2).not_done:  # short, so that signals are seen
+      running.end_stragglers()
   if running.stopped:
     raise Interrupted("Stopped, as asked. The same command resumes from the last checkpoints.")
+  failed = [f"{name}: {error if isinstance(error, Failed) else f'{type(error).__name__}: {error}'}"
+            for future, name in futures.items() if (error := future.exception())]
   if failed:
     raise UserError(f"{len(failed)} of {len(jobs)} runs failed", got="\n    ".join(failed),
                     allowed="runs that end well", fix="correct what it says and start the same command "

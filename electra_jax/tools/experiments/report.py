@@ -124,12 +124,15 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
     scores: the figures of these models.
   """
   curves = {}  # title -> [(model, whose metric, FLOPs, values)]
-  for row in [row for row in rows if metrics.has_rows(row.workdir)]:
+  for row in rows:
+    if not (logged := metrics.rows_so_far(row.workdir)):
+      continue
     config = config_lib.load(row.workdir)
     per_step = flops.paper_flops(config).per_step
-    logged = [one for one in metrics.read_rows(row.workdir) if one["split"] == "eval"]
+    evaluations = [row for row in logged if row["split"] == "eval"]
     for metric, title in HELDOUT.items():
-      points = [(one["step"] * per_step, one[metric]) for one in logged if math.isfinite(one.get(metric, math.nan))]
+      points = [(row["step"] * per_step, row[metric]) for row in evaluations
+                if math.isfinite(row.get(metric, math.nan))]
       if points:
         owner = ", its generator" * (metric == "mlm/loss" and len(OBJECTIVES[config.objective.name].networks) > 1)
         curves.setdefault(f"held-out {title}", []).append((row.model.name, owner, *zip(*points)))

@@ -50,7 +50,7 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
   Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning; of a
   probe the standard error over the pairs that it judged.
   """
-  logged = metrics.read_rows(row.workdir) if metrics.has_rows(row.workdir) else []
+  logged = metrics.rows_so_far(row.workdir)
   trained = [one for one in logged if one["split"] == "train"]
   if not trained:
     return []
