@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -108,7 +109,7 @@ def start_jax() -> None:
   distributed.check_devices()
 
 
-def run(main_function, usage: str, *, takes_arguments: bool = False) -> None:
+def run(main_function: Callable[[list[str]], None], usage: str, *, takes_arguments: bool = False) -> None:
   """absl's app.run for `main` and every tool: user errors are told in four lines, without a traceback.
 
   The exit status is theirs (2, or 69 for a NoAnswerError), Interrupted.STATUS for a run that was asked to stop, and

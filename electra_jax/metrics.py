@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
+from numpy.typing import ArrayLike
 
 from electra_jax import files
 from electra_jax.errors import UserError
@@ -83,7 +84,7 @@ def summarise(totals: Pairs) -> dict[str, float]:
   return values
 
 
-def auc(positives, negatives) -> float:
+def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
   """The chance that a positive scores above a negative, both drawn at random; equal bins count half.
 
   Args:
@@ -272,12 +273,12 @@ def _drop_rows(path: str, first_step: int) -> None:
     return
   with open(path, encoding="utf-8", errors="replace") as file:
     lines = file.readlines()
-  kept = [line for line in lines if line.endswith("\n") and (row := _parse(line)) and row["step"] < first_step]
-  if kept == lines:
+  earlier = [line for line in lines if line.endswith("\n") and (row := _parse(line)) and row["step"] < first_step]
+  if earlier == lines:
     return
   with files.atomic(path) as file:
-    file.writelines(kept)
-  print(f"{path}: dropped {len(lines) - len(kept)} rows that the run will write again.", file=sys.stderr)
+    file.writelines(earlier)
+  print(f"{path}: dropped {len(lines) - len(earlier)} rows that the run will write again.", file=sys.stderr)
 
 
 def _unwritable(path: str, error: OSError) -> UserError:

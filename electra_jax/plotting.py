@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from electra_jax import files
 from electra_jax.errors import UserError
@@ -10,7 +11,7 @@ from electra_jax.errors import UserError
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def new(width: float, height: float):
+def new(width: float, height: float) -> Any:
   """An empty matplotlib Figure, in inches.
 
   Raises:
@@ -24,14 +25,14 @@ def new(width: float, height: float):
   return Figure(figsize=(width, height), layout="constrained")
 
 
-def finish(axes, handles=None) -> None:
+def finish(axes: Any, handles: Sequence | None = None) -> None:
   """Grid, frame and key, alike in every picture."""
   axes.grid(alpha=0.3)
   axes.spines[["top", "right"]].set_visible(False)
   axes.legend(handles=handles, fontsize="small", frameon=False)
 
 
-def save(figure, out: str) -> None:
+def save(figure: Any, out: str) -> None:
   """Writes png, pdf or svg, as the path's ending says, and png without one; the file appears whole.
 
   Raises:

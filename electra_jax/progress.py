@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -49,7 +50,7 @@ class StartUp:
     self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
     self._last = now
 
-  def after_first_step(self, step_metrics) -> str:
+  def after_first_step(self, step_metrics: Any) -> str:
     """Waits for the first step, which ends the start, and describes it."""
     for array in _leaves(step_metrics):
       array.block_until_ready()
@@ -117,7 +118,7 @@ class StepTimer:
       self._spent["data_wait"] += seconds
 
   @contextlib.contextmanager
-  def paused(self, purpose: str, after=()) -> Generator[None, None, None]:
+  def paused(self, purpose: str, after: Any = ()) -> Generator[None, None, None]:
     """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled).
 
     What the devices need until the arrays of `after` are there is a step's still.

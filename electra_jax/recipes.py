@@ -37,8 +37,8 @@ def find(argument: str) -> str:
   path, colon, variant = argument.partition(":")
   if not os.path.isfile(path):
     name = path.removeprefix("configs/").removesuffix(".py") + ".py"
-    known = (os.path.join(root, "configs", folder, name) for root in ROOTS for folder in ("", "finetune"))
-    path = next(filter(os.path.isfile, known), path)
+    paths = (os.path.join(root, "configs", folder, name) for root in ROOTS for folder in ("", "finetune"))
+    path = next(filter(os.path.isfile, paths), path)
   return path + colon + variant
 
 
@@ -183,10 +183,10 @@ def check_command(argv: list[str]) -> None:
 
 
 def _check_override(key: str, value: str | None, config: ConfigDict, keys: dict[str, object]) -> None:
-  inside = [known for known in keys if known.startswith(f"{key}.")]
-  if inside:
+  below = [other for other in keys if other.startswith(f"{key}.")]
+  if below:
     raise UserError(f"--config.{key} is a group of keys, which are set one by one", got=value,
-                    allowed=named(inside), fix=f"for example --config.{inside[0]}={keys[inside[0]]}")
+                    allowed=named(below), fix=f"for example --config.{below[0]}={keys[below[0]]}")
   if key not in keys:
     raise _unknown_key(f"config.{key}", value, keys)
   *branches, leaf = key.split(".")
@@ -214,7 +214,7 @@ def _nearest(value: str, default: object) -> object:
 def _unknown_key(name: str, value: str | None, keys: dict[str, object]) -> UserError:
   """The error for --config.optim.learning_rate or --train.num_steps, with the key that is meant."""
   key = name.removeprefix("config.")
-  same_leaf = [known for known in keys if known.split(".")[-1] == key.split(".")[-1]]
+  same_leaf = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
   close = difflib.get_close_matches(key, same_leaf or keys, n=1, cutoff=0.0 if same_leaf else 0.6)
   meant = f"write --config.{close[0]}" + ("" if value is None else f"={value}") if close else "leave it out"
   return UserError("An option is unknown", got=f"--{name}", allowed="--config.KEY=VALUE with the keys of "

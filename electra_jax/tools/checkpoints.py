@@ -85,17 +85,17 @@ def show(paths: list[str]) -> str:
   parts = []
   for path in paths:
     saved = load(path)
-    kept = only(saved.params)
+    chosen = only(saved.params)
     rows: list[tuple[str, ...]] = [("parameter", "shape", "type", "norm", "rms")]
-    for name, value in kept.items():
+    for name, value in chosen.items():
       norm = float(np.linalg.norm(value.astype(np.float64)))
       num_bad = int((~np.isfinite(value)).sum())
       rows.append((name, "x".join(map(str, value.shape)) or "-", str(value.dtype), f"{norm:.6g}",
                    f"{num_bad} NOT FINITE" if num_bad else f"{norm / max(1, value.size) ** 0.5:.4g}"))
-    total = sum(value.size for value in kept.values())
-    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in kept.values()) ** 0.5
+    total = sum(value.size for value in chosen.values())
+    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in chosen.values()) ** 0.5
     parts.append(f"{saved.name}\n{columns(rows, '<>><<')}\n"
-                 f"{len(kept)} arrays, {total:,} parameters, norm {norm:.6g}")
+                 f"{len(chosen)} arrays, {total:,} parameters, norm {norm:.6g}")
   return "\n\n".join(parts)
 
 
@@ -104,14 +104,14 @@ def only(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   if not FLAGS.only:
     return params
   try:
-    kept = {name: value for name, value in params.items() if re.fullmatch(FLAGS.only, name)}
+    chosen = {name: value for name, value in params.items() if re.fullmatch(FLAGS.only, name)}
   except re.error as error:
     raise UserError("--only is no regular expression", got=f"{FLAGS.only!r}: {error}",
                     allowed="a pattern for whole names", fix="for example --only='.*/kernel'") from error
-  if not kept:
+  if not chosen:
     raise UserError("--only fits no parameter", got=FLAGS.only, allowed=f"names like {', '.join(list(params)[:3])}",
                     fix="it must fit the whole name: --only='.*kernel'")
-  return kept
+  return chosen
 
 
 def columns(rows: list[tuple[str, ...]], aligned: str) -> str:

@@ -44,15 +44,15 @@ def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
   """
   computations, entry = computations_of(hlo)
   times = run_counts(computations, entry)
-  found = {}
+  by_channel = {}
   for name, lines in computations.items():
     for number, line in enumerate(lines):
       match = INSTRUCTION.match(line)
       if match and times.get(name):
         channel = re.search(r"channel_id=(\d+)", line)
         key = (match.group(2), channel.group(1)) if channel else (name, number)
-        found.setdefault(key, _collective(match, line, times[name], num_devices))
-  return tuple(collective for collective in found.values() if collective.group > 1)
+        by_channel.setdefault(key, _collective(match, line, times[name], num_devices))
+  return tuple(collective for collective in by_channel.values() if collective.group > 1)
 
 
 def totals(collectives: tuple[Collective, ...]) -> dict[str, tuple[int, int, float]]:
@@ -130,9 +130,9 @@ def run_counts(computations: dict[str, list[str]], entry: str) -> dict[str, int]
 
 def _trips(line: str, condition: list[str]) -> int:
   """Of a loop: as the compiler notes it; else, where the condition is `i < constant` and i counts from 0, that."""
-  known = TRIP_COUNT.search(line)
-  if known:
-    return int(known.group(1))
+  noted = TRIP_COUNT.search(line)
+  if noted:
+    return int(noted.group(1))
   limit = next((match.group(1) for match in map(LESS_THAN.search, condition) if match), None)
   for text in condition if limit else ():
     constant = re.match(rf"\s+{re.escape(limit or '')} = \w+\[\]\S* constant\((\d+)\)", text)

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -13,6 +14,7 @@ from electra_jax.data import pipeline
 from electra_jax.errors import UserError
 from electra_jax.tools.compile_roofline import CHIPS
 from electra_jax.training import setup
+from electra_jax.training.train_state import TrainState
 
 LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
 MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
@@ -70,7 +72,7 @@ def _tpu_devices(chip: str, sides: str, slices: int) -> list:
                     fix="for example --topology=v5e:2x2, v5e:16x16, v4:2x2x1 or v5p:4x4x8") from error
 
 
-def lower_step(config: ConfigDict, devices: list):
+def lower_step(config: ConfigDict, devices: list) -> tuple[TrainState, dict, Any]:
   """(state, batch, train step of the last phase, lowered) for these devices; state and batch are abstract.
 
   Args:

@@ -77,21 +77,21 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
 
 def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
-  found, left_out = networks_of(source)
-  names = list(found) if len(found) > 1 or "discriminator" in found else [""]
+  networks, left_out = networks_of(source)
+  names = list(networks) if len(networks) > 1 or "discriminator" in networks else [""]
   evaluation, scores, signs = run_so_far(source.workdir, source.step, source.config)
   place_of = hub.repositories(source.publication.name, names) if source.publication.name != "PATH" else {}
-  for name, (network, weights) in zip(names, found.items()):
-    place = os.path.join(folder, name)
-    os.makedirs(place, exist_ok=True)
-    hf.write_network(place, weights)
-    tokenizer_files.write(place, source.tokenizer, is_roberta=weights.config["model_type"] == "roberta",
+  for name, (network, weights) in zip(names, networks.items()):
+    path = os.path.join(folder, name)
+    os.makedirs(path, exist_ok=True)
+    hf.write_network(path, weights)
+    tokenizer_files.write(path, source.tokenizer, is_roberta=weights.config["model_type"] == "roberta",
                           max_tokens=longest_input(source))
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
                            imported_from(source.workdir), signs,
                            source.publication._replace(name=place_of.get(name, "PATH")), scores)
-    with open(os.path.join(place, "README.md"), "w", encoding="utf-8") as file:
+    with open(os.path.join(path, "README.md"), "w", encoding="utf-8") as file:
       file.write(card)
   return names, left_out
 
@@ -109,9 +109,9 @@ def run_so_far(workdir: str, step: int, config: ConfigDict) -> tuple[dict | None
   if os.path.exists(path):
     content = files.read_json(path)
     summary, metric = content["summary"], content["runs"][0]["metric"]
-    told = results.describe_baselines(workdir, metric, summary[metric]["median"])
+    baselines = results.describe_baselines(workdir, metric, summary[metric]["median"])
     evaluation = {name: ", ".join(f"{key} {value:.4g}" for key, value in row.items() if isinstance(value, float))
-                  for name, row in summary.items()} | ({"baselines": told} if told else {})
+                  for name, row in summary.items()} | ({"baselines": baselines} if baselines else {})
     return evaluation, {name: row["median"] for name, row in summary.items()}, []
   rows = [row for row in metrics.rows_so_far(workdir) if row["step"] <= step]
   evaluation = next((row for row in reversed(rows) if row["split"] == "eval"), None)

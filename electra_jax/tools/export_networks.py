@@ -39,14 +39,14 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
   for path, value in source.params.items():
     network, below = path.split("/", 1)
     by_network.setdefault(network, {})[below] = value
-  kept = next(name for name in by_network if name != GENERATOR)
+  main = next(name for name in by_network if name != GENERATOR)
   if GENERATOR in by_network:
-    shared = {path: value for path, value in by_network[kept].items() if path.startswith(EMBEDDINGS)}
+    shared = {path: value for path, value in by_network[main].items() if path.startswith(EMBEDDINGS)}
     by_network[GENERATOR] = shared | by_network[GENERATOR]
-  elif "rtd_head/output/bias" in by_network[kept] and "mlm_head/output_bias" in by_network[kept]:
-    by_network[GENERATOR] = {p: v for p, v in by_network[kept].items() if not p.startswith("rtd_head/")}
-    by_network[kept] = {p: v for p, v in by_network[kept].items() if not p.startswith("mlm_head/")}
-  found, left_out, (pooler, labels, is_multi) = {}, [], fine_tuning_of(source)
+  elif "rtd_head/output/bias" in by_network[main] and "mlm_head/output_bias" in by_network[main]:
+    by_network[GENERATOR] = {p: v for p, v in by_network[main].items() if not p.startswith("rtd_head/")}
+    by_network[main] = {p: v for p, v in by_network[main].items() if not p.startswith("mlm_head/")}
+  networks, left_out, (pooler, labels, is_multi) = {}, [], fine_tuning_of(source)
   for name, params in by_network.items():
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
@@ -57,13 +57,13 @@ def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
     for head in heads & set(SENTENCE_HEADS) if pooler == "gelu" else ():
       if f"{head}/dense/kernel" not in params:
         params = hf.with_gelu_layer(params, head, model["hidden_size"])
-    known = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
-    left_out += sorted(f"{name}/{head}" for head in heads - known)
-    params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - known}
-    found[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
+    exported = {path.split("/")[0] for path in mapping.FAMILIES[family][1]}
+    left_out += sorted(f"{name}/{head}" for head in heads - exported)
+    params = {path: value for path, value in params.items() if path.split("/")[0] not in heads - exported}
+    networks[name] = hf.make_weights(family, model, params, source.tokenizer, labels)
     if is_multi:
-      found[name].config["problem_type"] = "multi_label_classification"
-  return found, left_out
+      networks[name].config["problem_type"] = "multi_label_classification"
+  return networks, left_out
 
 
 def check_heads(heads: set[str], pooling: str) -> None:

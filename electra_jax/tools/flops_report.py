@@ -78,7 +78,7 @@ def config_row(name: str, config: ConfigDict, *, mfu: float, devices: int) -> di
   }
 
 
-def cell(field: str, value) -> str:
+def cell(field: str, value: str | float | None) -> str:
   """A value as a reader wants it: `6.43e19`, `+0.5 %`, `110M`."""
   if value is None:
     return "-"

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -93,7 +94,7 @@ def _curve(rows: list[dict], split: str | None, name: str) -> tuple[list[int], l
   return [step for step, _ in points], [value for _, value in points]
 
 
-def draw(axes, panel, runs: Mapping[str, list[dict]], log_steps: bool = False) -> None:
+def draw(axes: Any, panel: tuple, runs: Mapping[str, list[dict]], log_steps: bool = False) -> None:
   """One panel: with one run a colour per curve, with several a colour per run and a line style per curve."""
   title, unit, curves = panel
   for run_index, (run, rows) in enumerate(runs.items()):

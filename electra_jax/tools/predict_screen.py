@@ -35,12 +35,12 @@ class Screen(NamedTuple):
       style = self.style(probability)
       if was_drawn(start, end, drawn):
         style += " underline"
-      found, copied = probability >= self.threshold, end
-      if found and self.brackets:
+      is_marked, copied = probability >= self.threshold, end
+      if is_marked and self.brackets:
         shown.append(f"[{text[start:end]} {probability:.0%}]")
       else:
         shown.append(text[start:end], style=style.strip())
-        shown.append(f" {probability:.0%}" if found else "", style="dim red")
+        shown.append(f" {probability:.0%}" if is_marked else "", style="dim red")
     return shown.append(text[copied:])
 
   def style(self, probability: float) -> str:
@@ -50,29 +50,29 @@ class Screen(NamedTuple):
 
 def was_drawn(start: int, end: int, replacements: Sequence[Replacement]) -> bool:
   """Whether a word at these characters holds a token that the generator put in."""
-  return any(one.start < end and one.end > start for one in replacements)
+  return any(drawn.start < end and drawn.end > start for drawn in replacements)
 
 
 def show(answers: Sequence[Answer], screen: Screen) -> None:
   """Prints the answers one below the other, then what the marks mean."""
-  for one in answers:
-    screen.console.print(marked_masks(one.sentence), soft_wrap=True)
-    for number, (position, candidates) in enumerate(zip(one.sentence.masks, one.candidates), 1):
-      show_candidates(f"mask {number}" if len(one.candidates) > 1 else "mask", position, candidates, screen,
-                      one.combined[number - 1] if one.combined else ())
-    if one.candidates:
-      screen.line("filled", Text(one.filled.text))
-    if one.words is not None:
-      screen.line("judged", screen.judged(one.filled.text, one.words))
-      show_most_suspicious(one.filled.text, one.words, screen)
-    if one.corruption is not None:
-      show_corruption(one.corruption, screen)
+  for answer in answers:
+    screen.console.print(marked_masks(answer.sentence), soft_wrap=True)
+    for number, (position, candidates) in enumerate(zip(answer.sentence.masks, answer.candidates), 1):
+      show_candidates(f"mask {number}" if len(answer.candidates) > 1 else "mask", position, candidates, screen,
+                      answer.combined[number - 1] if answer.combined else ())
+    if answer.candidates:
+      screen.line("filled", Text(answer.filled.text))
+    if answer.words is not None:
+      screen.line("judged", screen.judged(answer.filled.text, answer.words))
+      show_most_suspicious(answer.filled.text, answer.words, screen)
+    if answer.corruption is not None:
+      show_corruption(answer.corruption, screen)
     screen.console.print()
-  if any(one.combined for one in answers):
+  if any(answer.combined for answer in answers):
     screen.console.print(Text("Right of the bars: generator and discriminator together (ELECTRA Appendix E), as shares "
                               "of the data that need not add up to 100%.", style="dim"), soft_wrap=True)
-  if any(one.words is not None for one in answers):
-    screen.console.print(legend(screen, any(one.corruption for one in answers)), soft_wrap=True)
+  if any(answer.words is not None for answer in answers):
+    screen.console.print(legend(screen, any(answer.corruption for answer in answers)), soft_wrap=True)
 
 
 def marked_masks(sentence: Sentence) -> Text:
@@ -115,17 +115,17 @@ def show_corruption(corruption: Corruption, screen: Screen) -> None:
   text, replacements = corruption.sentence.text, corruption.replacements
   screen.line("corrupted", Text(text))
   screen.line("judged", screen.judged(text, corruption.words, replacements))
-  for one in replacements:
-    found = one.probability >= screen.threshold
-    change = f"{one.original or repr(' ')} -> {one.drawn or repr(' ')}"  # some vocabularies have a lone space
-    screen.line("", Text(f"{change}: {'found' if found else 'missed'}, {one.probability:.0%}",
-                         style="green" if found else "dim"))
+  for replacement in replacements:
+    is_found = replacement.probability >= screen.threshold
+    before, after = (token or repr(" ") for token in replacement[:2])  # some vocabularies have a lone space
+    screen.line("", Text(f"{before} -> {after}: {'found' if is_found else 'missed'}, {replacement.probability:.0%}",
+                         style="green" if is_found else "dim"))
   same = corruption.num_masked - len(replacements)
   false_alarms = sum(word.probability >= screen.threshold and not was_drawn(word.start, word.end, replacements)
                      for word in corruption.words)
-  found = sum(one.probability >= screen.threshold for one in replacements)
+  num_found = sum(replacement.probability >= screen.threshold for replacement in replacements)
   screen.line("", Text(f"{corruption.num_masked} masked, {same} of them drawn as they were; "
-                       f"{found} of {len(replacements)} replacements found, {false_alarms} false alarms"))
+                       f"{num_found} of {len(replacements)} replacements found, {false_alarms} false alarms"))
 
 
 def legend(screen: Screen, corrupted: bool) -> Text:

@@ -114,16 +114,16 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
   """(what, value); an empty value is left out."""
   config = facts.config
   parameters = flops_report.config_row("", config, mfu=1.0, devices=1)["parameters"]
-  found = [("parameters of the encoder", f"{parameters / 1e6:,.1f} M")]
+  first = [("parameters of the encoder", f"{parameters / 1e6:,.1f} M")]
   if facts.is_fine_tuning:
     for name, row in _summary(facts).items():
-      found.append((f"{name}, median of {row['num_runs']} seeds", f"{percent(row['median'])} %"))
-    return found
+      first.append((f"{name}, median of {row['num_runs']} seeds", f"{percent(row['median'])} %"))
+    return first
   last = next((row for row in reversed(facts.rows) if row["split"] == "eval"), {})
   last = {name: value for name, value in last.items() if value == value}  # a loss that is NaN has no tile
   speed, mfu = ([row[name] for row in facts.rows if name in row] for name in ("train/tokens_per_second", "train/mfu"))
   seconds = time_spent(facts)
-  return [*found,
+  return [*first,
           ("held-out MLM loss, nats", f"{last['mlm/loss']:.3f}" if "mlm/loss" in last else ""),
           ("held-out RTD AUC", f"{last['rtd/auc']:.3f}" if "rtd/auc" in last else ""),
           ("tokens per second, median", f"{statistics.median(speed):,.0f}" if speed else ""),
@@ -147,8 +147,8 @@ def results_of(facts: Facts) -> str:
   shown += table(("seed", f"{metric}, percent"), [(run["seed"], percent(run["scores"][metric])) for run in facts.seeds])
   papers = [(model, scores[task]) for paper in (glue.PAPER, squad.PAPER, race.PAPER)
             for model, scores in paper.items() if task in scores]
-  told = results.describe_baselines(facts.workdir, metric, _summary(facts)[metric]["median"])
-  shown += paragraph(told) if told else ""
+  baselines = results.describe_baselines(facts.workdir, metric, _summary(facts)[metric]["median"])
+  shown += paragraph(baselines) if baselines else ""
   return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")
 
 
@@ -274,12 +274,12 @@ def _summary(facts: Facts) -> dict[str, dict[str, float]]:
 def _unfinished_seeds(facts: Facts) -> list[dict]:
   """The curves of seeds that still train."""
   folder = os.path.join(facts.workdir, "groups")
-  found = []
+  seeds = []
   for group in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
     points = results.read_curve(os.path.join(folder, group), last_step=2**62)
-    found += [{"curve": [{"step": point["step"], **point["scores"][number]} for point in points]}
+    seeds += [{"curve": [{"step": point["step"], **point["scores"][number]} for point in points]}
               for number in range(len(points[0]["scores"]) if points else 0)]
-  return found
+  return seeds
 
 
 def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:

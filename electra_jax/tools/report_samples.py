@@ -82,8 +82,9 @@ def _hidden_word(run, text: str, index: int) -> str:
     candidates = pretraining_heads.fill_mask(run, [f"{text[:word.start()]}[MASK]{text[word.end():]}"])[0][0]
   except UserError:  # a text that has become too long
     return ""
-  rows = "".join(f"<tr><td>{escape(one.text.strip() or repr(one.text))}</td><td class=n>{one.probability:.1%}</td>"
-                 f'<td><i style="width: {8 * one.probability:.2f}rem"></i></td></tr>' for one in candidates)
+  rows = "".join(f"<tr><td>{escape(token.strip() or repr(token))}</td><td class=n>{probability:.1%}</td>"
+                 f'<td><i style="width: {8 * probability:.2f}rem"></i></td></tr>'
+                 for token, _, probability in candidates)
   return (f'<h4>a word hidden</h4><p>{escape(text[:word.start()])}<span class="hidden">{escape(word.group())}</span>'
           f'{escape(text[word.end():])}</p><table class="candidates">{rows}</table>')
 
@@ -96,7 +97,8 @@ def _corrupted(corruption: pretraining_heads.Corruption) -> str:
     shown += (f'{escape(text[copied:start])}<span class="word{drawn}" style="--share: {probability:.2f}" '
               f'title="replaced: {probability:.0%}">{escape(text[start:end])}</span>')
     copied = end
-  changes = ", ".join(f"{one.original} → {one.drawn} ({one.probability:.0%})" for one in corruption.replacements)
+  changes = ", ".join(f"{original} → {drawn} ({probability:.0%})"
+                      for original, drawn, _, _, probability in corruption.replacements)
   note = escape(changes or "The generator drew the same words.")
   return f"<h4>words replaced</h4><p>{shown}{escape(text[copied:])}</p><small>{note}</small>"
 
@@ -119,10 +121,10 @@ def of_fine_tuning(workdir: str, config: ConfigDict, number: int) -> str:
   answers = task.decode(outputs, features, examples)
   rows = [(example, in_words(answer)[0], in_words(example.label)) for example, answer in zip(examples, answers)]
   wrong = [] if task.head == "regression" else [row for row in rows if row[1] not in row[2]][:number // 2]
-  kept = wrong + [row for row in rows if row[1] in row[2] or task.head == "regression"][:number - len(wrong)]
+  chosen = wrong + [row for row in rows if row[1] in row[2] or task.head == "regression"][:number - len(wrong)]
   note = f"Seed {seeds[0]} on the {split} split: some wrong and some right answers of the first {len(examples):,}."
   return report_page.paragraph(note, dim=True) + report_page.cards(
-    [_texts(example) + _verdict(answer, labels, task.head) for example, answer, labels in kept])
+    [_texts(example) + _verdict(answer, labels, task.head) for example, answer, labels in chosen])
 
 
 def _texts(example: tasks.Example) -> str:

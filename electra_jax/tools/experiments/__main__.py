@@ -110,12 +110,12 @@ def run(arguments: list[str]) -> None:
     print(rows_lib.describe(table, records.planned(FLAGS.out, table, only())), flush=True)
   run_rows(tables)
   for table in tables:
-    found = records.figures_of(FLAGS.out, table)
-    text = "\n".join([report.table(table, found), "", *report.differences(table, found), ""])
+    figures = records.figures_of(FLAGS.out, table)
+    text = "\n".join([report.table(table, figures), "", *report.differences(table, figures), ""])
     base = os.path.join(FLAGS.out, rows_lib.slug(table.name))
     with open(f"{base}.md", "w", encoding="utf-8") as file:
       file.write(text)
-    report.draw(table, records.planned(FLAGS.out, table), found, f"{base}.png")
+    report.draw(table, records.planned(FLAGS.out, table), figures, f"{base}.png")
     print(f"\n{table.name}: {base}.md, {base}.png\n{text}")
 
 

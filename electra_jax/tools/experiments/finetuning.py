@@ -103,7 +103,7 @@ def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_d
     if is_finished(point, out, recipe, settings):
       return None
     print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}"
-          f"{''.join(f', {one}' for one in point.others)}: {point.folder(out)}", flush=True)
+          f"{''.join(f', {setting}' for setting in point.others)}: {point.folder(out)}", flush=True)
     try:
       running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1)
     except Failed as error:
@@ -132,13 +132,13 @@ def is_finished(point: Point, out: str, recipe: str, settings: Sequence[str]) ->
 
 def best_points(points: Sequence[Point], out: str) -> dict[str, Point]:
   """For each task with results the point with the best median; a median that is not finite never wins."""
-  found = {}
+  best_of = {}
   for task in dict.fromkeys(point.task for point in points):
     ended = [point for point in points if point.task == task and os.path.exists(point.results(out))]
     if ended:
       best = scoring.best([_summary(point, out)[glue.row_of(task).metrics[0]]["median"] for point in ended])
-      found[task] = ended[best or 0]
-  return found
+      best_of[task] = ended[best or 0]
+  return best_of
 
 
 def _summary(point: Point, out: str) -> dict:

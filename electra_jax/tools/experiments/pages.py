@@ -57,10 +57,10 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
   """
   root, run = pathlib.Path(folder), [of for of in tables().values() if main_rows(of, rows)]
   introduction = root / INTRODUCTION
-  found = {"README.md": "\n\n".join(
+  texts = {"README.md": "\n\n".join(
     ["# Results", *([introduction.read_text(encoding="utf-8").strip()] if introduction.exists() else []),
      claims(rows)]) + "\n"}
-  return found | {f"{of.name}.md": _page(of, rows, root) for of in run}
+  return texts | {f"{of.name}.md": _page(of, rows, root) for of in run}
 
 
 def claims(rows: Sequence[Mapping]) -> str:
@@ -75,9 +75,10 @@ def claims(rows: Sequence[Mapping]) -> str:
       compared, link = compare(of, own, chance_of_pretraining(rows)), f"[{of.name}]({of.name}.md): {of.says}"
       several = max(row.get("pretrainings", 1) for row in own)
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
-      for number, one in enumerate(compared):
-        lines.append(["" if number else link, f"{one.model} − {one.first}, {TITLES[one.metric]}",
-                      "" if one.paper is None else f"{one.paper:+.1f}", one.value(1), budget, verdict(of, one)])
+      for number, difference in enumerate(compared):
+        lines.append(["" if number else link, f"{difference.model} − {difference.first}, {TITLES[difference.metric]}",
+                      "" if difference.paper is None else f"{difference.paper:+.1f}", difference.value(1), budget,
+                      verdict(of, difference)])
       lines += [] if compared else [[link, "", "", "", budget, "one model only"]]
   lines += [[f"{of.name}: {of.says or of.source}", "", "", "", "", "not run"] for of in not_run]
   return plotting.markdown(["Claim", "Difference", "Paper", "Ours", "Budget", "Verdict"], lines)
@@ -90,7 +91,7 @@ def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
   if len(budgets) > 1:
     parts.append(plotting.markdown(
       [f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}", *map(_flops, budgets)],
-      ([model.name, *(next((one.value(1) for one in each if one.model == model.name), "")
+      ([model.name, *(next((difference.value(1) for difference in each if difference.model == model.name), "")
                       for each in budgets.values())] for model in of.models[1:])))
   parts += [text for text in [first_paragraph(root / NOTEBOOK, of.name)] if text]
   parts += [f"![{of.name}]({name})" for name in (f"{of.name}.png", BUDGETS.format(of.name)) if (root / name).exists()]
@@ -114,9 +115,11 @@ def draw_budgets(of: Table, rows: Sequence[Mapping], out: str) -> None:
   figure = plotting.new(6.0, 4.2)
   axes = figure.add_subplot()
   for number, model in enumerate(of.models[1:]):
-    points = [(budget, one) for budget, each in budgets.items() for one in each if one.model == model.name]
-    axes.errorbar([budget for budget, _ in points], [one.ours for _, one in points], [one.noise for _, one in points],
-                  fmt="o-", capsize=3, color=plotting.COLOURS[number], label=model.name)
+    points = [(budget, difference) for budget, differences_there in budgets.items() for difference in differences_there
+              if difference.model == model.name]
+    axes.errorbar([budget for budget, _ in points], [difference.ours for _, difference in points],
+                  [difference.noise for _, difference in points], fmt="o-", capsize=3, color=plotting.COLOURS[number],
+                  label=model.name)
     if of.paper_flops and points and points[0][1].paper is not None:
       axes.plot(of.paper_flops, points[0][1].paper, "*", markersize=11, color=plotting.COLOURS[number],
                 label=f"{model.name}, paper")

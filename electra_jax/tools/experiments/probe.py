@@ -11,12 +11,13 @@ asks more for topic than for grammar.
 """
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from absl import flags
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from sklearn import linear_model, pipeline, preprocessing
 
 from electra_jax import main as main_lib
@@ -68,7 +69,8 @@ def measure(run: pretraining_heads.Run, workdir: str) -> Score:
   return classify(vectors[0::2], vectors[1::2])
 
 
-def split_examples(ids, num_tokens, special_ids) -> list[tuple[np.ndarray, np.ndarray]]:
+def split_examples(ids: Int[np.ndarray, "examples length"], num_tokens: Int[np.ndarray, "examples"],
+                   special_ids: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
   """The ordinary tokens of each example's first and second half.
 
   >>> split_examples(np.array([[2, 11, 12, 3, 13, 3, 0]]), np.array([6]), (0, 2, 3))

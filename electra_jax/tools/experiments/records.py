@@ -76,13 +76,13 @@ def planned(out: str, table: Table, only: Sequence[str] = ()) -> list[Planned]:
 def figures_of(out: str, table: Table) -> list[dict]:
   """Every figure of a table so far."""
   facts = recorded(out)[table.name]
-  return [one for models in rows.by_model(planned(out, table))
-          for one in results.figures_of(table, models, facts["command"], Tuning(**facts["tuning"]))]
+  return [figure for models in rows.by_model(planned(out, table))
+          for figure in results.figures_of(table, models, facts["command"], Tuning(**facts["tuning"]))]
 
 
 def collect(out: str) -> list[dict]:
   """OUT/results.json: every figure of every table so far."""
-  found = [one for facts in recorded(out).values() for table in rows.tables_of(facts["arguments"])
-           for one in figures_of(out, rows.with_grid(table, Budget(**facts["budget"]).grid))]
-  results.save(os.path.join(out, "results.json"), found)
-  return found
+  figures = [figure for facts in recorded(out).values() for table in rows.tables_of(facts["arguments"])
+             for figure in figures_of(out, rows.with_grid(table, Budget(**facts["budget"]).grid))]
+  results.save(os.path.join(out, "results.json"), figures)
+  return figures

@@ -91,29 +91,29 @@ def compare(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | No
   if not any(row["metric"] == metric_key(metric) for row in rows):
     metric = PROBE
   by_name = {row["model"]: row for row in rows if row["metric"] == metric_key(metric)}
-  found = []
+  compared = []
   for model in of.models[1:]:
     if first.name in by_name and model.name in by_name:
       a, b = by_name[model.name], by_name[first.name]
       ours, other = model.paper.get(metric), first.paper.get(metric)
-      found.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
+      compared.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
                               math.hypot(_standard_error(a, chance or {}), _standard_error(b, chance or {})),
                               None if ours is None or other is None else ours - other, _limit(a, b)))
-  return found
+  return compared
 
 
 def differences(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | None = None) -> list[str]:
   """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
   lines = []
-  for one in compare(of, rows, chance):
-    said = f"{one.value(2)} here"
-    if one.paper is not None:
-      said = f"{one.paper:+.2f} in the paper, {said}"
-      if not one.is_noise:
-        said += ": the other sign" if one.contradicts else ": the same sign"
-    if one.is_noise:
-      said += ": within noise"
-    lines.append(f"* {one.model} − {one.first}, {TITLES[one.metric]}: {said}.")
+  for difference in compare(of, rows, chance):
+    text = f"{difference.value(2)} here"
+    if difference.paper is not None:
+      text = f"{difference.paper:+.2f} in the paper, {text}"
+      if not difference.is_noise:
+        text += ": the other sign" if difference.contradicts else ": the same sign"
+    if difference.is_noise:
+      text += ": within noise"
+    lines.append(f"* {difference.model} − {difference.first}, {TITLES[difference.metric]}: {text}.")
   return lines
 
 
@@ -161,7 +161,7 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
     for number, (model, own) in enumerate((model, own) for model, own in glue_of.items() if own):
       x = [i + (number - (len(glue_of) - 1) / 2) * 0.12 for i, name in enumerate(names) if name in own]
       values = [own[name] for name in names if name in own]
-      axes.errorbar(x, [one["value"] for one in values], [one["spread"] or 0.0 for one in values],
+      axes.errorbar(x, [score["value"] for score in values], [score["spread"] or 0.0 for score in values],
                     fmt="o", markersize=4, capsize=2, color=colours[model], label=model)
     axes.set(title="GLUE dev, percent", xticks=range(len(names)))
     axes.set_xticklabels([TITLES[name] for name in names], rotation=30)

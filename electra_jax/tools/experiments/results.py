@@ -27,21 +27,21 @@ def figures_of(table: Table, rows: Sequence[Planned], command: str, tuning: Tuni
   deviation, `runs` has each of them, and `pretrainings` says how many there are. One that has taken fewer steps than
   another is left out: the mean would be of two budgets.
   """
-  each = [one for row in rows for one in rows_of(table, row, command, tuning)]
-  steps, found = max((one["steps"] for one in each), default=0), {}
-  for one in each:
-    if one["steps"] == steps:
-      found.setdefault(one["metric"], []).append(one)
-  return [_over_pretrainings(each) for each in found.values()]
+  figures = [figure for row in rows for figure in rows_of(table, row, command, tuning)]
+  steps, by_metric = max((figure["steps"] for figure in figures), default=0), {}
+  for figure in figures:
+    if figure["steps"] == steps:
+      by_metric.setdefault(figure["metric"], []).append(figure)
+  return [_over_pretrainings(figures) for figures in by_metric.values()]
 
 
-def _over_pretrainings(each: Sequence[dict]) -> dict:
-  if len(each) == 1:
-    return each[0]
-  values = [one["value"] for one in each]
-  return each[0] | {"value": statistics.fmean(values), "spread": statistics.stdev(values),
-                    "runs": [round(value, 4) for value in values], "pretrainings": len(each),
-                    "minutes": round(statistics.fmean(one["minutes"] for one in each), 2)}
+def _over_pretrainings(figures: Sequence[dict]) -> dict:
+  if len(figures) == 1:
+    return figures[0]
+  values = [figure["value"] for figure in figures]
+  return figures[0] | {"value": statistics.fmean(values), "spread": statistics.stdev(values),
+                       "runs": [round(value, 4) for value in values], "pretrainings": len(figures),
+                       "minutes": round(statistics.fmean(figure["minutes"] for figure in figures), 2)}
 
 
 def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[dict]:
@@ -51,7 +51,7 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
   probe the standard error over the pairs that it judged.
   """
   logged = metrics.rows_so_far(row.workdir)
-  trained = [one for one in logged if one["split"] == "train"]
+  trained = [entry for entry in logged if entry["split"] == "train"]
   if not trained:
     return []
   config, starts = config_lib.load(row.workdir), workdir.read_starts(row.workdir)
@@ -63,31 +63,32 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
            "steps": steps, "planned_steps": config.train.num_steps, "pretrainings": 1,
            "tokens": round(trained[-1]["tokens"] * steps / trained[-1]["step"])}
 
-  def figure(metric, value, spread=None, runs=None, paper=None):
+  def figure(metric: str, value: float, spread: float | None = None, runs: Sequence[float] | None = None,
+             paper: float | None = None) -> dict:
     return {"claim": table.name, "model": row.model.name, "metric": metric, "value": value,
             "seeds": 1 if runs is None else len(runs), "spread": spread,
-            "runs": [round(one, 2) for one in runs or ()], "paper": paper, **facts}
+            "runs": [round(score, 2) for score in runs or ()], "paper": paper, **facts}
 
-  found = glue_figures(sweep_folder(row, sweep), table.tasks, tuning) if sweep else {}
-  figures = [figure(f"glue/{metric}", *values, paper=row.model.paper.get(metric)) for metric, values in found.items()]
+  scores = glue_figures(sweep_folder(row, sweep), table.tasks, tuning) if sweep else {}
+  figures = [figure(f"glue/{metric}", *values, paper=row.model.paper.get(metric)) for metric, values in scores.items()]
   points = read_probe(row.workdir)
   figures += [figure(f"probe/{name}", 100 * value, 100 * error) for name, (value, error) in (
     [("untrained", points[0]), ("trained", points[max(points)])] if len(points) > 1 else [])]
-  for last in [one for one in logged if one["split"] == "eval"][-1:]:
+  for last in [entry for entry in logged if entry["split"] == "eval"][-1:]:
     figures += [figure(f"heldout/{metric}", value, paper=row.model.paper.get(metric.removeprefix("mlm/")))
                 for metric, value in last.items()
                 if "/" in metric and isinstance(value, float) and math.isfinite(value)]
-  speeds = sorted(one["train/tokens_per_second"] for one in trained if one.get("train/tokens_per_second"))
+  speeds = [entry["train/tokens_per_second"] for entry in trained if entry.get("train/tokens_per_second")]
   return figures + ([figure("train/tokens_per_second", round(statistics.median(speeds)))] if speeds else [])
 
 
 def training_seconds(trained: Sequence[dict], config: ConfigDict) -> float:
   """Seconds in training steps, from the logged speeds, restarts included; compilation and evaluation are not in it."""
   tokens, seconds, before = config.train.batch_size * config.data.sequence_length, 0.0, 0
-  for one in trained:
-    if one.get("train/tokens_per_second"):
-      seconds += (one["step"] - before) * tokens / one["train/tokens_per_second"]
-    before = one["step"]
+  for entry in trained:
+    if entry.get("train/tokens_per_second"):
+      seconds += (entry["step"] - before) * tokens / entry["train/tokens_per_second"]
+    before = entry["step"]
   return seconds
 
 
@@ -114,28 +115,29 @@ def glue_figures(folder: str, names: Sequence[str], tuning: Tuning) -> dict[str,
   The average is of the tasks' medians, as the paper takes it (section 3.1), and stands there when no task is missing;
   its spread is that of the averages of single seeds.
   """
-  found, by_seed, medians = {}, {}, {}
+  figures, by_seed, medians = {}, {}, {}
   best = finetuning.best_points(finetuning.grid(names, tuning), folder)
   for task in [name for name in names if name in best]:
     content = read_json(best[task].results(folder))
     medians[task] = {name: row["median"] for name, row in content["summary"].items()}
     for run in content["runs"]:
       by_seed.setdefault(run["seed"], {})[task] = run["scores"]
-    found[task] = _percent(content, glue.row_of(task).metrics[0])
+    figures[task] = _percent(content, glue.row_of(task).metrics[0])
     if "mismatched/accuracy" in content["summary"]:
-      found["mnli_mm"] = _percent(content, "mismatched/accuracy")
+      figures["mnli_mm"] = _percent(content, "mismatched/accuracy")
   average = scoring.glue_score(medians)
   if math.isfinite(average):
     seeds = [100 * score for score in map(scoring.glue_score, by_seed.values()) if math.isfinite(score)]
-    found = {AVERAGE: (100 * average, statistics.stdev(seeds) if len(seeds) > 1 else None, seeds)} | found
-  return found
+    figures = {AVERAGE: (100 * average, statistics.stdev(seeds) if len(seeds) > 1 else None, seeds)} | figures
+  return figures
 
 
 def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[float]]:
   summary = content["summary"][metric]
   spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
   scores = [run["scores"][metric] for run in content["runs"]]  # as in the summary, failed ones do not count
-  return 100 * summary["median"], spread, [100 * one for one in scores if one is not None and math.isfinite(one)]
+  finite = [100.0 * float(score) for score in scores if score is not None and math.isfinite(score)]
+  return 100 * summary["median"], spread, finite
 
 
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
@@ -144,8 +146,8 @@ def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
   Rows with a "budget" are of an earlier, smaller one: they stay.
   """
   new = list(new)
-  models = {(one["claim"], one["model"]) for one in new}
-  rows = [one for one in before if "budget" in one or (one["claim"], one["model"]) not in models] + new
+  models = {(figure["claim"], figure["model"]) for figure in new}
+  rows = [figure for figure in before if "budget" in figure or (figure["claim"], figure["model"]) not in models] + new
   order = {(table.name, model.name): (i, j) for i, table in enumerate(tables().values())
            for j, model in enumerate(table.models)}
   return sorted((row for row in rows if (row["claim"], row["model"]) in order),

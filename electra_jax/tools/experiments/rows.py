@@ -215,7 +215,8 @@ def _override(given: ConfigDict, settings: Sequence[str]) -> list[str]:
     if setting.partition("=")[0] in ("train.num_steps", "seed"):
       raise UserError("A key of --set cannot be used", got=setting, fix="correct --set=KEY=VALUE",
                       allowed="the keys of configs/common.py, except train.num_steps (--steps, --flops) and seed")
-  own_length = [one for one in settings if one.startswith(("optimizer.warmup_steps=", "objective.generator_steps="))]
+  lengths = ("optimizer.warmup_steps=", "objective.generator_steps=")
+  own_length = [setting for setting in settings if setting.startswith(lengths)]
   recipes.override(given, [setting for setting in settings if setting not in own_length])
   return own_length
 

@@ -114,7 +114,7 @@ def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, runni
 def is_trained(row: Planned) -> bool:
   """Whether the run has its last checkpoint and the evaluation behind it."""
   return row.num_steps in checkpoints.saved_steps(row.workdir) and any(
-    one["split"] == "eval" and one["step"] == row.num_steps for one in metrics.read_rows(row.workdir))
+    entry["split"] == "eval" and entry["step"] == row.num_steps for entry in metrics.read_rows(row.workdir))
 
 
 def last_step(workdir: str) -> int:
