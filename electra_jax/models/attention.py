@@ -85,8 +85,8 @@ def _fused_forward(product, bias, lengths, seeds, rate, backend, interpret):
   return context, (product, bias, lengths, seeds, context, log_sums)
 
 
-def _fused_backward(rate, backend, interpret, kept, gradient):
-  product, bias, lengths, seeds, context, log_sums = kept
+def _fused_backward(rate, backend, interpret, residuals, gradient):
+  product, bias, lengths, seeds, context, log_sums = residuals
   call = functools.partial(backend.backward, num_heads=product.shape[2], rate=rate, interpret=interpret)
   arrays = {"b": lengths, "bshtd": product, "htd": bias, "bshd": context, "bhs": log_sums, "bshd ": gradient}
   d_product, sums = _on_local_heads(call, seeds, arrays, ("bshtd", "bphtd"))

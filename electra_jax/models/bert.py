@@ -125,19 +125,19 @@ class Bert(nn.Module):
 
   def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
     """What each fine-tuning head says about the batch, float32, by the head's name."""
-    hidden, found = self.encode(batch, batch["input_ids"], train), {}
+    hidden, outputs = self.encode(batch, batch["input_ids"], train), {}
     sentence = heads.POOLINGS[self.config.pooling](hidden, batch["attention_mask"])[:, None]  # [batch, 1, hidden]
     read = dict.fromkeys(SENTENCE_HEADS, (sentence,)) | {"joint_span_head": (hidden, batch)}
     for name in self.head_names:
       head = getattr(self, name)
       if name == "mlm_head":  # of a phrase
         logits = head(heads.select_positions(hidden, batch["masked_positions"]), self.token_table())
-        found[name] = heads.phrase_score(logits, batch["masked_ids"])
+        outputs[name] = heads.phrase_score(logits, batch["masked_ids"])
       elif name == "answerable_head":
-        found[name] = head(hidden[:, :1])[:, 0]
+        outputs[name] = head(hidden[:, :1])[:, 0]
       else:
-        found[name] = head(*read.get(name, (hidden,)), train)
-    return found
+        outputs[name] = head(*read.get(name, (hidden,)), train)
+    return outputs
 
   def touch(self, batch: dict[str, Array], token_table: Float[Array, "vocab embed"],
             embed: Callable | None = None) -> None:

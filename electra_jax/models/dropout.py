@@ -5,6 +5,7 @@ hash into what surrounds it; drawing the bits with a generator writes them to me
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ def seeds_of(rng: Array) -> UInt32[Array, "2"]:
   return jax.random.key_data(rng)[-2:]  # both halves of an rbg key are hashes of the same history
 
 
-def bits(seeds, index):
+def bits(seeds: Any, index: Any) -> Any:
   """32 random bits for each 32-bit index: rounds of multiply and shift, the second seed after the first of three.
 
   `seeds` is anything with two uint32 entries, also scalars within a GPU kernel. The constants are those of the
@@ -52,7 +53,7 @@ def keep_mask(seeds: UInt32[Array, "2"], shape: tuple[int, ...], rate: float) ->
   return bits(seeds, positions(shape)) >= threshold(rate)
 
 
-def child_seeds(seeds, index):
+def child_seeds(seeds: Any, index: Any) -> tuple:
   """The two seeds of part `index`, uint32 of any shape, of what `seeds` stand for."""
   return bits(seeds, index), bits((seeds[1], seeds[0]), index)
 
@@ -73,7 +74,7 @@ def pair_rate(rate: float) -> float:
   return min(max(1, round(rate * 256)), 255) / 256 if rate else 0.0
 
 
-def pair_groups(places):
+def pair_groups(places: Any) -> Any:
   """The number of each row's or column's group, all of whose members differ in bit 3 alone.
 
   >>> pair_groups(np.arange(24, dtype=np.uint32)).tolist()
@@ -82,19 +83,19 @@ def pair_groups(places):
   return ((places >> np.uint32(4)) << np.uint32(3)) | (places & np.uint32(7))
 
 
-def pair_words(places, row_seeds):
+def pair_words(places: Any, row_seeds: Any) -> Any:
   """Word of each group of pairs. `row_seeds` are `bits` of the groups of rows, `places` these plus COLUMN_STEP times
   the groups of columns."""
   x = (places ^ (places >> np.uint32(16))) * np.uint32(0x7FEB352D) + row_seeds  # rows that meet here part again
   return (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
 
 
-def pair_byte(row_bit, column_bit):
+def pair_byte(row_bit: Any, column_bit: Any) -> Any:
   """Which byte of the word, from the lowest, stands for a pair with these bits 3 of its row and its column."""
   return 2 * row_bit + column_bit
 
 
-def kept_bytes(words, rate: float):
+def kept_bytes(words: Any, rate: float) -> Any:
   """For all four bytes at once: their highest bits tell which pairs stay. `rate` is a `pair_rate`."""
   dropped = round(rate * 256)
   low = words & np.uint32(0x7F7F7F7F)
@@ -103,7 +104,7 @@ def kept_bytes(words, rate: float):
   return (low + np.uint32((256 - dropped) * 0x01010101)) & words
 
 
-def keep_pairs(seeds, rows, columns, rate: float):
+def keep_pairs(seeds: Any, rows: Any, columns: Any, rate: float) -> Any:
   """True where (row, column) stays: [..., rows, columns] from uint32 [..., rows] and [..., columns].
 
   `rate` is a `pair_rate`.

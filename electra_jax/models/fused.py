@@ -6,6 +6,8 @@ again for each bias. Written out, they keep one 16-bit array, and a GPU's kernel
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +59,8 @@ def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, k
 
 
 @jax.named_scope("norm")
-def _dropout_add_norm_backward(rate, epsilon, kernels, kept, gradients):
-  total, bias, scale, seeds = kept
+def _dropout_add_norm_backward(rate, epsilon, kernels, residuals, gradients):
+  total, bias, scale, seeds = residuals
   dx, dy, sums = norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels)
   d_scale, d_offset, d_bias = sums
   return dx, dy, d_bias.astype(bias.dtype), d_scale, d_offset, None
@@ -81,8 +83,8 @@ def _layer_norm_forward(x, scale, offset, epsilon, kernels):
 
 
 @jax.named_scope("norm")
-def _layer_norm_backward(epsilon, kernels, kept, gradient):
-  x, scale = kept
+def _layer_norm_backward(epsilon, kernels, residuals, gradient):
+  x, scale = residuals
   dx, _, sums = norm_gradients(x, (gradient,), scale, jnp.zeros(2, jnp.uint32), 0.0, epsilon, kernels)
   return dx, sums[0], sums[1]
 
@@ -107,7 +109,8 @@ def _standardised(x, epsilon):
   return centred * inverse, inverse
 
 
-def norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels):
+def norm_gradients(total: Array, gradients: Any, scale: Array, seeds: Array, rate: float, epsilon: float,
+                   kernels: str) -> tuple:
   """(dx, dy, [d scale, d offset, d bias]) of layer_norm(total) with total = x + dropout(y + bias).
 
   `gradients` are added; dy is dx itself at rate 0.
@@ -145,8 +148,8 @@ def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
   return out, (product, bias)
 
 
-def _bias_gelu_backward(hidden_act, kernels, axis, kept, gradient):
-  product, bias = kept
+def _bias_gelu_backward(hidden_act, kernels, axis, residuals, gradient):
+  product, bias = residuals
   if triton_rows.fits(kernels, product.shape):
     call = functools.partial(triton_rows.activation_gradients, derivative=_in_kernel(derivative, hidden_act),
                              interpret=kernels == "interpret")
@@ -179,12 +182,12 @@ def _gate(x, hidden_act: str):
   return 0.5 * (1 + jnp.tanh(TANH_SCALE * (x + TANH_CUBIC * x * x * x)))
 
 
-def gelu(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Array, "..."]:
+def gelu(hidden_act: str, x: Float[Array, "..."], gate: Callable = _gate) -> Float[Array, "..."]:
   """GELU with the normal distribution function, or with its approximation by tanh, in float32."""
   return x * gate(x, hidden_act)
 
 
-def derivative(hidden_act: str, x: Float[Array, "..."], gate=_gate) -> Float[Array, "..."]:
+def derivative(hidden_act: str, x: Float[Array, "..."], gate: Callable = _gate) -> Float[Array, "..."]:
   """d gelu(x) / dx in float32.
 
   >>> round(float(derivative("gelu", jnp.float32(0.0))), 4), round(float(derivative("gelu_new", jnp.float32(8.0))), 4)
@@ -202,7 +205,7 @@ def _in_kernel(function, hidden_act: str):
   return functools.partial(function, hidden_act, gate=kernel_gate)
 
 
-def kernel_gate(x, hidden_act: str):
+def kernel_gate(x: Float[Array, "..."], hidden_act: str) -> Float[Array, "..."]:
   """`_gate` without erf, which Triton's Pallas lacks: Abramowitz and Stegun 7.1.26, wrong by 1e-7 at most.
 
   >>> x = jnp.linspace(-6, 6, 101)

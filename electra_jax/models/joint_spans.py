@@ -5,6 +5,8 @@ classifier for "no answer". So p(start, end) = p(start) p(end | start): training
 prediction searches a beam of starts and, for each, of ends.
 """
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -62,7 +64,7 @@ def log_shares(logits: Float[Array, "batch length"], mask: Bool[Array, "batch le
   return jax.nn.log_softmax(jnp.where(mask, logits.astype(jnp.float32), MASK_BIAS))
 
 
-def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hidden"], ends,
+def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hidden"], ends: Callable,
            may_start: Bool[Array, "batch length"], may_end: Bool[Array, "batch length"], num_best: int,
            max_answer: int) -> Float[Array, "batch spans 4"]:
   """The likeliest spans of each row by beam search: of `num_best` starts the `num_best` ends each.
@@ -82,17 +84,17 @@ def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hi
   of_start, starts = jax.lax.top_k(jnp.where(may_start, start, -jnp.inf), size)  # [batch, size]
   starts = jnp.concatenate([jnp.zeros((len(start), 1), starts.dtype), starts], axis=1)  # [batch, 1 + size]
 
-  def of_one(one):
+  def of_each(vectors_and_starts):
     """One start at a time: what `ends` makes of all is `size` times as large as the encoder's activations."""
-    vectors, firsts = one
+    vectors, firsts = vectors_and_starts
     shares = ends(vectors, firsts)
     distance = places - firsts[:, None]
     fits = may_end & (distance >= 0) & (distance < max_answer)
     return (*jax.lax.top_k(jnp.where(fits, shares, -jnp.inf), size), shares[:, 0])
 
   vectors = jnp.moveaxis(select_positions(x, starts), 1, 0)  # [1 + size, batch, hidden]
-  of_end, lasts, of_first = jax.lax.map(of_one, (vectors, starts.T))  # [1 + size, batch, size] twice, [1 + size, batch]
-  of_end, lasts = (jnp.moveaxis(one[1:], 0, 1) for one in (of_end, lasts))  # [batch, starts, ends]
+  of_end, lasts, of_first = jax.lax.map(of_each, (vectors, starts.T))  # [1 + size, batch, size] (2x), [1 + size, batch]
+  of_end, lasts = (jnp.moveaxis(x[1:], 0, 1) for x in (of_end, lasts))  # [batch, starts, ends]
   spans = jnp.stack(jnp.broadcast_arrays(of_start[..., None], of_end, starts[:, 1:, None], lasts), axis=-1)
   spans = spans.reshape(len(start), size * size, 4)
   sums, order = jax.lax.top_k(spans[..., 0] + spans[..., 1], min(num_best, size * size))

@@ -1,13 +1,16 @@
 """Objectives of pre-training; a new one is a file in this folder and a row of `table.ROWS`."""
 
 import importlib
+from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.objectives.table import ROWS, counts_tokens
 
 
-def make(transformer, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int, token_counts=None):
+def make(transformer: Any, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
+         token_counts: np.ndarray | None = None) -> Any:
   """The `Objective` that `config_objective.name` names, over the encoder that `transformer` describes.
 
   Args:

@@ -9,6 +9,7 @@ the loss is -R, and ascent on it is descent on E[R].
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
@@ -16,10 +17,10 @@ from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 
-def generate(model: Electra, batch, train: bool) -> tuple[Array, Array]:
+def generate(model: Electra, batch: Batch, train: bool) -> tuple[Array, Array]:
   """The generator's logits [batch, predictions, vocab] and the baseline's [batch, predictions] of one pass.
 
   The baseline reads h_G but does not shape it: it is there to make the policy's gradient less noisy, not to steer it.
@@ -66,7 +67,7 @@ def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Fl
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
 
   The paper gives no weights beside λ: ours are `mlm_weight` for the policy's and 1 for the

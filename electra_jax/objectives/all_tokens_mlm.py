@@ -5,6 +5,7 @@ Memory: vocabulary logits at every position are batch x length x vocabulary; rai
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
@@ -13,7 +14,7 @@ from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 
 def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
@@ -22,13 +23,13 @@ def make_model(transformer: TransformerConfig, config_generator: ConfigDict, con
                                encoder_heads=("mlm_head", "copy_head"))
 
 
-def predict(model: Electra, batch, ids, train: bool) -> tuple[Array, Array]:
+def predict(model: Electra, batch: Batch, ids: Array, train: bool) -> tuple[Array, Array]:
   """The gate's logits [batch, length] and the vocabulary logits [batch, length, vocab] of one pass."""
   hidden = model.encoder.encode(batch, ids, train)
   return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, model.encoder.token_table())
 
 
-def copy_gate(model: Electra, batch, ids, train: bool) -> Array:
+def copy_gate(model: Electra, batch: Batch, ids: Array, train: bool) -> Array:
   """The gate's logits [batch, length] alone: positive means "the input is the original"."""
   return model.encoder.copy_head(model.encoder.encode(batch, ids, train))
 
@@ -51,7 +52,7 @@ def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Floa
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """The generator is trained as in ELECTRA; the kept encoder names the original of every real token.
 
   The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`, by default

@@ -2,18 +2,19 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 UNCHANGED_SHARE = 0.2  # of the sequences, which are not corrupted (Appendix F)
 
 
-def judge(model: Electra, batch, ids, train: bool) -> tuple[jax.Array, jax.Array]:
+def judge(model: Electra, batch: Batch, ids: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
   """Logits of "replaced" [batch, length] and, from [CLS], of "corrupted" [batch] of one pass."""
   hidden = model.encoder.encode(batch, ids, train)
   return model.encoder.rtd_head(hidden), model.encoder.sentence_head(hidden[:, :1])[:, 0]
@@ -27,7 +28,7 @@ def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay as they are.
 
   A row in which every draw happens to be the original counts as unchanged, as such a token counts as real. The paper

@@ -102,5 +102,5 @@ def applies(config: ConfigDict) -> bool:
 
 def corrupted_share(config: ConfigDict) -> float:
   """The share of positions that the generator fills, over all rows: `contrastive` leaves some rows as they are."""
-  kept = contrastive.UNCHANGED_SHARE if config.objective.name == "contrastive" else 0.0
-  return config.data.masking.rate * (1 - kept)
+  unchanged = contrastive.UNCHANGED_SHARE if config.objective.name == "contrastive" else 0.0
+  return config.data.masking.rate * (1 - unchanged)

@@ -8,7 +8,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
 from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
@@ -54,8 +56,8 @@ def choose(rng: Array, guesses: Float[Array, "batch predictions"], batch: Batch
                   "masked_input_ids": masked}, slots
 
 
-def make(transformer: TransformerConfig, config_generator, config_objective, num_steps: int,
-         token_counts=None) -> Objective:
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
+         token_counts: np.ndarray | None = None) -> Objective:
   """A masked LM under `encoder/` and the guesser under `generator/`, which learns the losses of what was masked.
 
   Evaluation masks at random, so that its loss is comparable with BERT's at half of `masking.rate`.
@@ -75,8 +77,8 @@ def make(transformer: TransformerConfig, config_generator, config_objective, num
     logits = apply(model, params, chosen, train, method=predict, rngs={"dropout": encoder_rng})
     weights, count = chosen["masked_weights"], chosen["masked_weights"].sum()
     mlm_loss, correct = losses.cross_entropy(logits, chosen["masked_ids"], weights)
-    found = -jax.lax.stop_gradient(losses.log_probability(logits, chosen["masked_ids"]))
-    error = jnp.sum(weights * jnp.square(jnp.take_along_axis(guesses, slots, axis=1) - found))
+    losses_in_nats = -jax.lax.stop_gradient(losses.log_probability(logits, chosen["masked_ids"]))
+    error = jnp.sum(weights * jnp.square(jnp.take_along_axis(guesses, slots, axis=1) - losses_in_nats))
     total = (config_objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
     return total, {"mlm/loss": (mlm_loss, count), "mlm/accuracy": (correct, count), "difficulty/loss": (error, count)}
 

@@ -43,8 +43,8 @@ def _log_probability_forward(logits, ids):
   return jnp.sum(jnp.where(is_id, wide, 0.0), axis=-1) - log_sums, (logits, ids, log_sums)
 
 
-def _log_probability_backward(kept, gradient):
-  logits, ids, log_sums = kept
+def _log_probability_backward(residuals, gradient):
+  logits, ids, log_sums = residuals
   is_id = jnp.arange(logits.shape[-1]) == ids[..., None]
   share = jnp.exp(logits.astype(jnp.float32) - log_sums[..., None])
   return ((is_id - share) * gradient[..., None]).astype(logits.dtype), None

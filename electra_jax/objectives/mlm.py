@@ -1,5 +1,6 @@
 """BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
@@ -10,7 +11,7 @@ from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """A masked LM; parameters live under `encoder/`. It has no generator."""
   del config_generator, token_counts
   model = Bert(transformer, head_names=("mlm_head",))

@@ -1,5 +1,6 @@
 """The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
@@ -10,7 +11,7 @@ from electra_jax.objectives.base import Objective, Phase, apply
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """Mean loss per masked token plus mean loss per pair; parameters live under `encoder/`.
 
   The batch needs `nsp_label` (data.format SEGMENT-PAIR or SENTENCE-PAIR); rows of label -1 do not count.

@@ -1,13 +1,14 @@
 """Replace MLM: MLM whose masks a generator fills, so that [MASK] is never shown (ELECTRA section 3.5, 82.4)."""
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 
 def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
@@ -16,13 +17,13 @@ def make_model(transformer: TransformerConfig, config_generator: ConfigDict, con
                                encoder_heads=("mlm_head",))
 
 
-def predict(model: Electra, batch, ids, train: bool) -> jax.Array:
+def predict(model: Electra, batch: Batch, ids: jax.Array, train: bool) -> jax.Array:
   """The kept encoder's vocabulary logits at the masked positions of the corrupted sequence."""
   return model.encoder.mlm_logits(batch, ids, train)
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """MLM whose masked positions hold draws of the generator, which is trained as in ELECTRA.
 
   The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`.

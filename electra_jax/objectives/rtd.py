@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
+from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
 from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase, apply
@@ -23,7 +25,7 @@ def every_token(batch: Batch, rng: Array) -> Float[Array, "batch length"]:
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None,
+         token_counts: np.ndarray | None = None,
          judged: JudgedFn = every_token) -> Objective:
   """Joint training of both networks; parameters live under `discriminator/` and `generator/`."""
   model = generators.make_model(transformer, config_generator, config_objective)
@@ -38,7 +40,7 @@ def count_targets(batch: Batch) -> dict[str, Array]:
   return {"mlm": batch["masked_weights"].sum(), "rtd": batch["attention_mask"].sum()}
 
 
-def make_loss(model, generate: Callable, mlm_weight: float, rtd_weight: float,
+def make_loss(model: Electra, generate: Callable, mlm_weight: float, rtd_weight: float,
               judged: JudgedFn = every_token) -> LossFn:
   """L_MLM / k + λ L_Disc / n, whichever tokens are judged: each keeps the weight that it has in ELECTRA.
 

@@ -2,6 +2,8 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax.models import initial
@@ -10,7 +12,7 @@ from electra_jax.objectives import generators, rtd
 from electra_jax.objectives.base import Objective, Phase
 
 
-def start_as_generator(params):
+def start_as_generator(params: PyTree) -> PyTree:
   """The discriminator's encoder becomes a copy of the generator's; its head, which has no model there, stays new.
 
   Copies, because an array that stands in two places cannot be donated to a train step.
@@ -21,7 +23,7 @@ def start_as_generator(params):
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts=None) -> Objective:
+         token_counts: np.ndarray | None = None) -> Objective:
   """`generator_steps` updates of the generator, then the discriminator against the frozen generator.
 
   Both networks have the same sizes and share nothing. Each stage is a training of its own, with warm-up, decay and bias

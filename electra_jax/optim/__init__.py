@@ -76,10 +76,10 @@ def decay_mask(params: PyTree) -> PyTree:
   """
   leaves, structure = jax.tree_util.tree_flatten_with_path(params)
   paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-  found = {path: [decays for rule, decays in DECAYED.items() if re.fullmatch(rule, path)] for path in paths}
-  unclear = [path for path in paths if len(found[path]) != 1]
+  rows = {path: [decays for rule, decays in DECAYED.items() if re.fullmatch(rule, path)] for path in paths}
+  unclear = [path for path in paths if len(rows[path]) != 1]
   if unclear:
     raise UserError("The weight-decay rules do not match every parameter exactly once", got=named(unclear),
                     allowed="paths that match one row of " + " or ".join(DECAYED),
                     fix="give the parameter such a name, or add a row to DECAYED in electra_jax/optim/__init__.py")
-  return jax.tree_util.tree_unflatten(structure, [found[path][0] for path in paths])
+  return jax.tree_util.tree_unflatten(structure, [rows[path][0] for path in paths])

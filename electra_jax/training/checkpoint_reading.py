@@ -129,5 +129,5 @@ def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-  said = (str(error).splitlines() or ["no message"])[0].split(" [tensorstore_spec")[0]
-  return f"{type(error).__name__}: {said if len(said) < 300 else f'{said[:120]} ... {said[-170:]}'}"
+  line = (str(error).splitlines() or ["no message"])[0].split(" [tensorstore_spec")[0]
+  return f"{type(error).__name__}: {line if len(line) < 300 else f'{line[:120]} ... {line[-170:]}'}"

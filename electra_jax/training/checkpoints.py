@@ -231,12 +231,12 @@ def set_aside(workdir: str) -> dict[str, str]:
   """{name: reason} of the damaged checkpoints that starts of the run have passed over and renamed."""
   directory = _directory(workdir)
   names = sorted(name for name in os.listdir(directory) if DAMAGED in name) if os.path.isdir(directory) else []
-  found = {}
+  reasons = {}
   for name in names:
-    found[name] = "damaged"
+    reasons[name] = "damaged"
     with contextlib.suppress(OSError), open(os.path.join(directory, name, REASON), encoding="utf-8") as file:
-      found[name] = file.read().strip()
-  return found
+      reasons[name] = file.read().strip()
+  return reasons
 
 
 def _read_state(path: str, abstract: Any) -> Any:
@@ -246,13 +246,13 @@ def _read_state(path: str, abstract: Any) -> Any:
 
 def _unreadable_metadata(directory: str) -> dict[int, str]:
   """{step: reason} of the checkpoints whose metadata is damaged."""
-  found = {}
+  reasons = {}
   for step in ocp.utils.checkpoint_steps(directory):
     try:
       reading.patiently(functools.partial(reading.read_metadata, os.path.join(directory, str(step))))
     except reading.Damaged as damage:
-      found[step] = str(damage)
-  return found
+      reasons[step] = str(damage)
+  return reasons
 
 
 def _directory(workdir: str) -> str:

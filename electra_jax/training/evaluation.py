@@ -3,22 +3,25 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import metrics, progress, sharding
 from electra_jax.data import pipeline, shards
 from electra_jax.data.tokenizers.base import Tokenizer
+from electra_jax.objectives.base import Objective
 from electra_jax.training import setup, warning_signs
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
 
-def evaluate_batch(params, batch, index, *, objective, rng):
+def evaluate_batch(params: PyTree, batch: dict[str, Array], index: Array, *, objective: Objective, rng: Array
+                   ) -> dict[str, tuple[Array, Array]]:
   """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
@@ -26,7 +29,7 @@ def evaluate_batch(params, batch, index, *, objective, rng):
   return pairs
 
 
-def make(run: setup.Setup, data) -> Callable[[PyTree], dict[str, float]]:
+def make(run: setup.Setup, data: Any) -> Callable[[PyTree], dict[str, float]]:
   """params -> held-out metrics as global sums over every example, the last, partly filled batch included; {} without.
 
   Args:
@@ -60,7 +63,8 @@ def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokeniz
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
 
-def log(values: dict[str, float], step: int, config: ConfigDict, writer, bar) -> dict[str, float]:
+def log(values: dict[str, float], step: int, config: ConfigDict, writer: metrics.MetricWriter, bar: Any
+        ) -> dict[str, float]:
   """Into the logs, and as one line on the console; a second one where something is wrong (`warning_signs`).
 
   Returns:

@@ -1,5 +1,7 @@
 """Losses and gradients that are not finite: such an update is skipped and counted, and may end the run."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
@@ -11,7 +13,7 @@ SKIPPED = "train/skipped_steps"
 MAX_SKIPPED_STEPS = 10  # in a row, which end a run: a state that has diverged skips for ever
 
 
-def skip_if_nonfinite(old, new, pairs: dict) -> tuple:
+def skip_if_nonfinite(old: Any, new: Any, pairs: dict) -> tuple:
   """(state, metric pairs) of an update: `new`, or `old` with its step where loss or gradients are not finite.
 
   So a state is always one to go on from, whatever `train.on_nonfinite` says. A choice between arrays: a branch, as
@@ -22,10 +24,10 @@ def skip_if_nonfinite(old, new, pairs: dict) -> tuple:
     old, new: TrainState.
   """
   finite = jnp.isfinite(pairs["loss"][0]) & jnp.isfinite(pairs["train/gradient_norm"][0])
-  kept = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
+  state = jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
   pairs = jax.tree.map(lambda x: jnp.where(finite, x, jnp.zeros_like(x)), pairs)
-  kept = kept._replace(step=new.step, skipped_in_a_row=jnp.where(finite, 0, old.skipped_in_a_row + 1))
-  return kept, pairs | {SKIPPED: (1.0 - finite, jnp.ones(()))}
+  state = state._replace(step=new.step, skipped_in_a_row=jnp.where(finite, 0, old.skipped_in_a_row + 1))
+  return state, pairs | {SKIPPED: (1.0 - finite, jnp.ones(()))}
 
 
 def finite_seeds(params: PyTree) -> Array:

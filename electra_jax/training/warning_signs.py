@@ -28,8 +28,8 @@ def find(config: ConfigDict, rows: list[dict]) -> list[str]:
   if not evaluations or config.mode != "pretrain":
     return []
   is_early = 4 * evaluations[-1]["step"] <= config.train.num_steps
-  found = ((section, sign(config, evaluations)) for section, sign in SIGNS if sign is _collapsed or not is_early)
-  return [f'{text} See "{section}" in {PAGE}.' for section, text in found if text]
+  signs = ((section, sign(config, evaluations)) for section, sign in SIGNS if sign is _collapsed or not is_early)
+  return [f'{text} See "{section}" in {PAGE}.' for section, text in signs if text]
 
 
 def _collapsed(config: ConfigDict, evaluations: list[dict]) -> str:
