@@ -1,7 +1,7 @@
 """ELECTRA-Small: ELECTRA Table 4, column "Small" (14 M parameters; 1 M steps, 4 days on one V100 in the paper).
 
 On a budget of minutes (1e17 FLOPs) this generator and sharing of embeddings were 6.5 GLUE points behind BERT-Small,
-where a generator of a quarter and all embeddings shared were level with it (docs/results/small-vs-bert.md).
+where a generator of a quarter and all embeddings shared were level with it (docs/results/notebook.md).
 """
 
 from configs import common, variants

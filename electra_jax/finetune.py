@@ -65,7 +65,6 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | Non
   workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)
   results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
-  readers.start_import(config.data.reader)
   run = make_run(config, task, start, mesh)
   say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
@@ -166,6 +165,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   # ---- Set up: the programs, and when the dev split is scored.
   config, task, is_main = run.config, run.task, jax.process_index() == 0
   train, num_steps, folder = data["train"].features, config.train.num_steps, results.group_folder(workdir, seeds)
+  readers.start_import(config.data.reader)
   keys = jnp.stack([setup.random_key(seed, run.mesh) for seed in seeds])
   state = init_seeds(run, seeds)
   places = jax.tree.map(lambda x: x.sharding, state)

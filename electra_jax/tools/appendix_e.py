@@ -27,7 +27,7 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   import jax.numpy as jnp
 
   from electra_jax import metrics
-  from electra_jax.data import pipeline, shards
+  from electra_jax.data import pipeline, readers, shards
   from electra_jax.data.shards import corpus
   from electra_jax.inference import pretraining_heads
   from electra_jax.objectives import electra_mlm
@@ -42,6 +42,7 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   if not len(heldout):
     raise UserError("Nothing is held out", got=f"data.heldout_share={config.data.heldout_share}",
                     allowed="a run with held-out examples", fix="train one with --config.data.heldout_share above 0")
+  readers.start_import(config.data.reader)
   accuracy = jax.jit(functools.partial(
     electra_mlm.accuracy, network=run.network, temperature=config.objective.sampling_temperature,
     mask_rate=electra_mlm.corrupted_share(config)))
