@@ -7,6 +7,7 @@ The names follow from the one table of `mapping`: what Hugging Face calls `encod
 import glob
 import json
 import os
+import pathlib
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -67,22 +68,15 @@ def find(path: str) -> str | None:
   if not os.path.isdir(path):
     return None
   names = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
-  chosen = _named_by_state_file(path)
-  if len(names) > 1 and chosen not in names:
+  state = pathlib.Path(path, "checkpoint")  # names one; only its base name counts, for released files hold old paths
+  text = state.read_text("utf-8", "replace") if state.is_file() else ""
+  match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
+  chosen = [name for name in names if match and name == os.path.basename(match[1])] or names
+  if len(chosen) > 1:
     raise UserError("The folder holds several TensorFlow checkpoints", got=f"{path}: {named(names)}",
                     allowed="one, or a file `checkpoint` that names one",
                     fix=f"name it: {os.path.join(path, names[-1])}")
-  return os.path.join(path, chosen if chosen in names else names[0]) if names else None
-
-
-def _named_by_state_file(folder: str) -> str | None:
-  """The checkpoint that the folder's `checkpoint` file names; only its base name: released files hold old paths."""
-  path = os.path.join(folder, "checkpoint")
-  if not os.path.isfile(path):
-    return None
-  with open(path, encoding="utf-8", errors="replace") as file:
-    match = re.search(r'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
-  return os.path.basename(match.group(1)) if match else None
+  return os.path.join(path, chosen[0]) if chosen else None
 
 
 def read(path: str) -> dict[str, Weights]:

@@ -51,16 +51,11 @@ def open_data(config: ConfigDict, workdir: str) -> Data:
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: ConfigDict) -> None:
-  """The model must have a row for every token, and RoBERTa's positions start behind its padding id.
+  """RoBERTa's positions start behind its padding id.
 
   Raises:
-    UserError: one of them is not so.
+    UserError: they do not.
   """
-  if tokenizer.vocab_size > config.model.vocab_size:
-    raise UserError("The vocabulary is larger than the model's token table",
-                    got=f"{tokenizer.vocab_size:,} tokens for {config.model.vocab_size:,} rows",
-                    allowed="at most as many tokens as rows",
-                    fix=f"set --config.data.tokenizer.vocab_size={tokenizer.vocab_size}")
   offset = config.model.position_offset
   if offset and offset != tokenizer.pad_id + 1:
     raise UserError("model.position_offset does not fit the vocabulary",

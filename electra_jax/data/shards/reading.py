@@ -17,8 +17,6 @@ from electra_jax.data.shards.writing import MANIFEST
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
-READ_BYTES = 1 << 20  # of a shard at once, for its checksum
-
 
 def open_shards(directory: str, split: str, config_data: ConfigDict | None = None,
                 tokenizer: Tokenizer | None = None) -> "ShardedExamples":
@@ -80,15 +78,7 @@ class ShardedExamples:
       self._check_block(*divmod(block, self._blocks_per_shard))
 
   def _check_block(self, number: int, block: int) -> None:
-    shard = self._shards[number]
-    try:
-      with open(shard["path"], "rb") as file:
-        file.seek(block * writing.CHECK_BYTES)
-        crc = zlib.crc32(file.read(writing.CHECK_BYTES))
-    except OSError as error:
-      raise _damaged(shard, error.strerror) from error
-    if crc != shard["block_crc32"][block]:
-      raise _damaged(shard, f"CRC-32 {crc:08x} of block {block}, {MANIFEST} says {shard['block_crc32'][block]:08x}")
+    _check(self._shards[number], block)
     self._is_sound[number * self._blocks_per_shard + block] = True
 
   def __len__(self) -> int:
@@ -125,7 +115,7 @@ class ShardedExamples:
     file = self._entry["lengths"]
     file = dict(file, path=os.path.join(self._directory, file["file"]))
     _check_size(file)
-    _check_crc(file)
+    _check(file)
     return np.asarray(np.load(file["path"], mmap_mode="r" if self._length else None))
 
   def _read_rows(self, example_ids: np.ndarray, columns: slice) -> np.ndarray:
@@ -146,7 +136,7 @@ class ShardedExamples:
     """How often each id stands at a position that is neither special nor padding."""
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
-      _check_crc(self._shards[number])
+      _check(self._shards[number])
       ids = self._shard(number)[:, self._columns:]
       counts += np.bincount(ids.ravel(), minlength=vocab_size)
     counts[self._special_ids] = 0
@@ -173,16 +163,17 @@ def _check_size(shard: dict) -> None:
     raise _damaged(shard, f"{size:,} bytes, {MANIFEST} says {shard['bytes']:,}")
 
 
-def _check_crc(shard: dict) -> None:
-  crc = 0
+def _check(file: dict, *blocks: int) -> None:
+  """Compares blocks of a file, by default all, with their checksums."""
   try:
-    with open(shard["path"], "rb") as file:
-      while data := file.read(READ_BYTES):
-        crc = zlib.crc32(data, crc)
+    with open(file["path"], "rb") as content:
+      for block in blocks or range(len(file["block_crc32"])):
+        content.seek(block * writing.CHECK_BYTES)
+        crc, recorded = zlib.crc32(content.read(writing.CHECK_BYTES)), file["block_crc32"][block]
+        if crc != recorded:
+          raise _damaged(file, f"CRC-32 {crc:08x} of block {block}, {MANIFEST} says {recorded:08x}")
   except OSError as error:
-    raise _damaged(shard, error.strerror) from error
-  if crc != shard["crc32"]:
-    raise _damaged(shard, f"CRC-32 {crc:08x}, {MANIFEST} says {shard['crc32']:08x}")
+    raise _damaged(file, error.strerror) from error
 
 
 def _damaged(shard: dict, got: object) -> UserError:

@@ -21,7 +21,7 @@ class SplitWriter:
   """Collects the rows of one split and writes each `shard_examples` of them as one .npy file.
 
   The first column, the number of tokens, also goes to a file of its own: batches of like length are made from it.
-  In memory are one shard and that column.
+  In memory are two shards and that column.
   """
 
   def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
@@ -71,37 +71,21 @@ class SplitWriter:
     return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths)}
 
   def _write(self, rows: np.ndarray) -> None:
-    entry = self._write_file(f"{len(self.files):05d}.npy", rows)
-    self.files.append(entry | {"block_crc32": _block_crcs(_file_parts(rows))})
+    self.files.append(self._write_file(f"{len(self.files):05d}.npy", rows))
 
   def _write_file(self, name: str, rows: np.ndarray) -> dict:
-    path = os.path.join(self.folder, name)
-    parts = _file_parts(rows)
-    crc, size = 0, sum(map(len, parts))
-    for part in parts:
-      crc = zlib.crc32(part, crc)
+    """The entry of an .npy file; with the CRC-32 of each CHECK_BYTES, so that single rows can be trusted alone."""
+    path, buffer = os.path.join(self.folder, name), io.BytesIO()
+    np.save(buffer, rows)
+    content = buffer.getbuffer()
     with disk_errors(path), open(f"{path}.new", "wb") as file:
-      for part in parts:
-        file.write(part)
+      file.write(content)
       file.flush()
       os.fsync(file.fileno())  # a full network disk may say so only here
       os.replace(f"{path}.new", path)
-    return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": size, "crc32": crc}
-
-
-def _file_parts(rows: np.ndarray) -> tuple[bytes, memoryview | bytes]:
-  """The bytes of an .npy file: header and data."""
-  header = io.BytesIO()
-  np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(rows))
-  return header.getvalue(), np.ascontiguousarray(rows).data.cast("B") if rows.size else b""
-
-
-def _block_crcs(parts: tuple[bytes, memoryview | bytes]) -> list[int]:
-  """CRC-32 of each CHECK_BYTES of a file: a reader of single rows need not read the whole file to trust them."""
-  header, data = parts
-  first = CHECK_BYTES - len(header)  # bytes of data in the first block
-  crcs = [zlib.crc32(data[:first], zlib.crc32(header))]
-  return crcs + [zlib.crc32(data[start:start + CHECK_BYTES]) for start in range(first, len(data), CHECK_BYTES)]
+    blocks = [zlib.crc32(content[start:start + CHECK_BYTES]) for start in range(0, len(content), CHECK_BYTES)]
+    return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": len(content),
+            "block_crc32": blocks}
 
 
 class DiskError(UserError):
