@@ -33,6 +33,13 @@ def atomic(path: str, mode: str = "w") -> Generator[IO, None, None]:
       os.remove(partial)
 
 
+def check_free(out: str) -> None:
+  """Raises a UserError where something stands in the place of a new folder."""
+  if os.path.lexists(out) and not (os.path.isdir(out) and not os.path.islink(out) and not os.listdir(out)):
+    raise UserError("The place of a new folder is taken", got=f"{out} exists and holds something",
+                    allowed="a new or empty folder", fix="choose another one (--out), or move the old one away")
+
+
 @contextlib.contextmanager
 def new_folder(out: str) -> Generator[str, None, None]:
   """A temporary folder next to `out` that takes its name when the block has ended well.
@@ -40,9 +47,7 @@ def new_folder(out: str) -> Generator[str, None, None]:
   Raises:
     UserError: `out` holds something, or the disk refuses; what existed is as it was.
   """
-  if os.path.lexists(out) and not (os.path.isdir(out) and not os.path.islink(out) and not os.listdir(out)):
-    raise UserError("--out is taken", got=f"{out} exists and holds something", allowed="a new or empty folder",
-                    fix="choose another --out, or move the old one away")
+  check_free(out)
   partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
   try:
     os.makedirs(partial)
@@ -50,7 +55,7 @@ def new_folder(out: str) -> Generator[str, None, None]:
     os.rename(partial, out)  # fails where `out` has been filled meanwhile
   except OSError as error:
     raise UserError("The folder cannot be written", got=f"{out}: {error}",
-                    allowed="a place that you may write to, with room for 4 bytes a parameter",
+                    allowed="a place that you may write to, with room for all (4 bytes a parameter)",
                     fix="choose another --out, or free space") from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from electra_jax import files as files_lib
 from electra_jax.data.tokenizers import published_tokenizer, published_vocabulary
-from electra_jax.data.tokenizers.base import FACTS_FILE, Tokenizer, check_free
+from electra_jax.data.tokenizers.base import FACTS_FILE, Tokenizer
 from electra_jax.data.tokenizers.kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
 from electra_jax.data.tokenizers.training import (
   train_byte_bpe,
@@ -47,7 +48,7 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
     UserError: the directory is taken, there is no text, the vocabulary is too small, or the disk refuses.
   """
   kind, lowercase = config_tokenizer.kind, config_tokenizer.lowercase
-  check_free(directory)  # before minutes of training, not after
+  files_lib.check_free(directory)  # before minutes of training, not after
   texts = iter(texts)
   first = next((text for text in texts if text.strip()), None)
   if first is None:

@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
 
+from electra_jax import files
 from electra_jax.errors import UserError
 
 # role -> the names that published vocabularies give it; the first one found counts (XLNet has both <cls> and <s>).
@@ -27,13 +27,6 @@ FACTS_FILE = "tokenizer_facts.json"
 
 # Entries that fill a vocabulary up to a round size (BERT, fairseq, T5); they occur in no text.
 _FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
-
-
-def check_free(directory: str) -> None:
-  """Raises a UserError where something stands in the place of a new tokenizer."""
-  if os.path.lexists(directory) and not (os.path.isdir(directory) and not os.listdir(directory)):
-    raise UserError("The directory for the tokenizer is taken", got=f"{directory} exists and holds something else",
-                    allowed="a new or empty directory", fix="choose another directory, or move the old one away")
 
 
 class Tokenizer(ABC):
@@ -156,19 +149,10 @@ class Tokenizer(ABC):
       with open(facts_path, encoding="utf-8") as file:
         if json.load(file).get("fingerprint") == self.fingerprint:
           return
-    check_free(directory)
-    partial = f"{os.path.normpath(directory)}.partial-{os.getpid()}"
-    try:
-      os.makedirs(partial)
+    with files.new_folder(directory) as partial:
       for name, content in {**self.files, FACTS_FILE: json.dumps(self.facts(), indent=2).encode() + b"\n"}.items():
         with open(os.path.join(partial, name), "wb") as file:
           file.write(content)
-      os.replace(partial, directory)
-    except OSError as error:
-      raise UserError("The tokenizer cannot be written", got=f"{directory}: {error.strerror or error}",
-                      allowed="a writable place with room for about 2 MB", fix="check the disk and the path") from error
-    finally:
-      shutil.rmtree(partial, ignore_errors=True)
 
   @abstractmethod
   def _build(self) -> list[str]:
