@@ -32,7 +32,7 @@ def tfds_dir(tmp_path_factory):
 
 
 def environment(**more):
-  return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""} | more
+  return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"} | more
 
 
 def test_the_literal_line_starts_in_an_empty_folder(tmp_path, tfds_dir):

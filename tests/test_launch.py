@@ -69,7 +69,7 @@ class Fakes:
     return [line.split("\t") for line in self._log.read_text().splitlines()]
 
   def environment(self, **variables):
-    return {**os.environ, "XLA_FLAGS": "", "PATH": f"{self.folder}:{os.environ['PATH']}", **variables}
+    return {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1", "PATH": f"{self.folder}:{os.environ['PATH']}", **variables}
 
 
 @pytest.fixture

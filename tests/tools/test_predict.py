@@ -38,7 +38,7 @@ def command(*arguments, **environment):
   # One device: start-up is quicker than with the eight of conftest.
   return subprocess.run([sys.executable, "-m", "electra_jax.tools.predict", *arguments], cwd=ROOT, text=True,
                         capture_output=True, stdin=subprocess.DEVNULL,
-                        env={**os.environ, "XLA_FLAGS": "", **environment})
+                        env={**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1", **environment})
 
 
 def test_command_fills_judges_and_corrupts(workdir):

@@ -8,8 +8,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from electra_jax.models.kernels import mosaic_backward, mosaic_forward
-
 # (warpgroups that compute, keys of a block, blocks in shared memory), measured on an H200
 FORWARD_DROPOUT, FORWARD = (2, 128, 2), (4, 64, 4)
 
@@ -30,6 +28,8 @@ def adds_bias(length: int) -> bool:
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
 def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
   """See `triton_attention.forward`."""
+  from electra_jax.models.kernels import mosaic_forward  # Mosaic takes 0.4 s to import
+
   del bias
   groups, keys, stages = FORWARD_DROPOUT if rate or product.shape[1] % 256 else FORWARD
   return mosaic_forward.forward(seeds, lengths, product, num_heads=num_heads, rate=rate, interpret=interpret,
@@ -40,6 +40,8 @@ def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, inter
 def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
              interpret: bool):
   """See `triton_attention.backward`."""
+  from electra_jax.models.kernels import mosaic_backward
+
   del bias
   dots = jnp.einsum("bsnd,bsnd->bns", context.astype(jnp.float32), gradient.astype(jnp.float32))
   d_product = mosaic_backward.backward(seeds, lengths, product, log_sums, dots, gradient, num_heads=num_heads,
