@@ -107,8 +107,6 @@ def defaults() -> ConfigDict:
   c.optimizer.name = "lamb"  # lamb | adamw
   c.optimizer.learning_rate = 2e-4  # peak, after warm-up; configs/finetune/own.py: by the encoder's width
   c.optimizer.schedule = "linear"  # after linear warm-up: linear | cosine | constant | wsd | inverse_sqrt
-  c.optimizer.decay_share = 0.1  # wsd: of the run's steps, at its end
-  c.optimizer.final_rate_share = 0.0  # of the peak, where the decay ends
   c.optimizer.warmup_steps = placeholder(int)  # derived: 10,000, or a tenth of a shorter run
   c.optimizer.beta1 = 0.9
   c.optimizer.beta2 = 0.999
@@ -184,7 +182,6 @@ def defaults() -> ConfigDict:
   c.task.span_head = "independent"  # SQuAD: independent (start, end: BERT, RoBERTa) | joint (end given start: ELECTRA)
   c.task.evals_per_epoch = 1  # dev scores; each also saves a checkpoint
   c.task.select = "last"  # last (ELECTRA) | best (RoBERTa: the parameters with the best dev score)
-  c.task.patience_evals = 0  # stop after so many dev scores without a better one, in every seed; 0 = never
   c.task.num_seeds = 5  # runs with seeds seed, seed + 1, ...: RoBERTa reports the median of 5, ELECTRA of 10
   c.task.seeds_at_once = 0  # of these in one program, each with its own parameters and moments; 0 = all
   c.task.write_test_predictions = False  # also answer the test splits: a zip for the leaderboard
@@ -195,7 +192,6 @@ def defaults() -> ConfigDict:
 
   # ---- logs (metrics.jsonl is always written)
   c.log = ConfigDict()
-  c.log.norms_per_group = False  # norms of gradients and updates of embeddings, layers and heads, for each network
   c.log.tensorboard = True  # event files in <workdir>/tensorboard
   c.log.wandb_project = ""  # "" = off; needs `pip install wandb`
   return c.lock()  # a misspelt key in a recipe is an error

@@ -84,8 +84,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
       yield f"{key} is {_lookup(c, key)}; it must not be negative"
   shares = ["data.heldout_share", "data.short_sequence_share", "data.masking.rate",
             "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
-            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2",
-            "optimizer.decay_share", "optimizer.final_rate_share"]
+            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
@@ -190,7 +189,7 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
               "max_answer_length", "num_best"):
     if not t[key] > 0:
       yield f"task.{key} is {t[key]}; it must be positive"
-  for key in ("patience_evals", "seeds_at_once", "max_train_examples", "fresh_layers"):
+  for key in ("seeds_at_once", "max_train_examples", "fresh_layers"):
     if t[key] < 0:
       yield f"task.{key} is {t[key]}; it must not be negative"
   for key in ("warmup_share", "layer_decay"):
@@ -208,8 +207,6 @@ def _task_faults(c: ConfigDict) -> Iterator[str]:
   if t.max_length > rows:
     yield (f"task.max_length {t.max_length} is longer than the {rows} positions of the model: "
            f"set --config.task.max_length={rows}; longer texts are cut to it")
-  if t.patience_evals and t.select != "best":
-    yield "task.patience_evals stops early, which needs task.select=best; got task.select='last'"
   for key, neutral in PRETRAINING_ONLY.items():
     if _lookup(c, key) != neutral:
       yield f"{key} is {_lookup(c, key)}, but it is for pre-training; in fine-tuning set it to {neutral}"

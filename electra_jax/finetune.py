@@ -183,14 +183,13 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
                                 per_step={"epoch": config.task.num_epochs / num_steps})
   bar = progress.Progress(num_steps, start_step, enabled=is_main)
   curve = results.read_curve(folder, start_step)
-  is_stale = functools.partial(results.is_stale, curve, task.metric, config.task.patience_evals)
   source = readers.BatchSource(lambda steps: train_batch(run, train, seeds, steps[0]))
   rows = readers.read_batches(source, start_step, num_steps, config.data.reader)
   window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
 
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
         jax.set_mesh(run.mesh), distributed.StopRequest() as stop):
-    for step in range(start_step + 1, 1 + (start_step if is_stale() else num_steps)):
+    for step in range(start_step + 1, num_steps + 1):
       # ---- Update.
       if step == start_step + 1:
         bar.message("compiling")
@@ -215,12 +214,9 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
         bar.message(results.describe_scores(task, step, num_steps, scores))
 
       # ---- Save.
-      stops, gives_up = stop.reached(step) and step < num_steps, step in eval_steps and is_stale()
+      stops = stop.reached(step) and step < num_steps
       if step in eval_steps or stops:
         saved.save(state, step, finite=("best_params",))  # a seed that has failed does not end the others
-      if gives_up:
-        bar.message(f"No seed has improved in {config.task.patience_evals} evaluations: stopped at step {step:,}.")
-        break
       if stops:
         raise Interrupted(f"Stopped after step {step:,} of {num_steps:,}, as asked. The same command resumes.")
 

@@ -28,6 +28,7 @@ install_import_hook(["electra_jax.models", "electra_jax.objectives"], "beartype.
 import jax  # noqa: E402 - after the environment it reads
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+ONE_DEVICE = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"  # XLA_FLAGS of a process
 SHARED = ROOT.parent / "shared"
 CACHE = ROOT / ".cache" / "jax"
 

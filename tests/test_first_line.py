@@ -11,7 +11,7 @@ import pytest
 
 from electra_jax import __main__ as command
 from electra_jax import recipes
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 
 WIKIPEDIA = "wikipedia"
 
@@ -32,7 +32,8 @@ def tfds_dir(tmp_path_factory):
 
 
 def environment(**more):
-  return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"} | more
+  variables = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ONE_DEVICE}
+  return os.environ | variables | more
 
 
 def test_the_literal_line_starts_in_an_empty_folder(tmp_path, tfds_dir):

@@ -16,7 +16,7 @@ import yaml
 from electra_jax import metrics
 from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 from tests.test_pretrain import write_corpus
 
 LAUNCH = ROOT / "launch"
@@ -69,7 +69,7 @@ class Fakes:
     return [line.split("\t") for line in self._log.read_text().splitlines()]
 
   def environment(self, **variables):
-    return {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1", "PATH": f"{self.folder}:{os.environ['PATH']}", **variables}
+    return {**os.environ, "XLA_FLAGS": ONE_DEVICE, "PATH": f"{self.folder}:{os.environ['PATH']}", **variables}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from electra_jax.training import checkpoints
 from electra_jax.training import step as step_lib
 from electra_jax.training import workdir as workdir_lib
 from electra_jax.training.train_state import abstract_state, init_state
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 from tests.objectives.test_objectives import make_batch
 
 
@@ -285,7 +285,7 @@ def test_two_processes_compute_what_one_computes(tmp_path, uninterrupted):
     address = f"127.0.0.1:{free.getsockname()[1]}"
   workers = [subprocess.Popen(
     command(tmp_path / "run", corpus), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    env={**environment(), "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
+    env={**environment(), "XLA_FLAGS": ONE_DEVICE,
          "COORDINATOR_ADDRESS": address, "NUM_PROCESSES": "2", "PROCESS_ID": str(index)})
     for index in range(2)]
   outputs = [worker.communicate(timeout=300)[0] for worker in workers]

@@ -94,17 +94,6 @@ def write_curve(folder: str, curve: list[dict]) -> None:
     write_json(os.path.join(folder, "curve.json"), curve)
 
 
-def is_stale(curve: list[dict], metric: str, patience_evals: int) -> bool:
-  """Whether every seed has gone through `patience_evals` evaluations without a better score; 0 = never."""
-  if not patience_evals or len(curve) <= patience_evals:
-    return False
-  for values in zip(*([row[metric] for row in point["scores"]] for point in curve)):
-    best = scoring.best(values)
-    if best is not None and len(values) - 1 - best < patience_evals:
-      return False
-  return True
-
-
 def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
            curve: list[dict]) -> None:
   """Writes each seed's outputs and then its result; from here on it is finished.

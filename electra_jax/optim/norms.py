@@ -1,7 +1,6 @@
-"""Norms of parameter trees: global, per array, per group; for clipping, LAMB's ratios and the logs."""
+"""Norms of parameter trees: global, per array; for clipping, LAMB's ratios and the logs."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -46,34 +45,3 @@ def in_common(arrays: list[Float[Array, "..."]]) -> list[Float[Array, ""]]:
 def global_norm(tree: PyTree) -> Float[Array, ""]:
   """The norm of all arrays taken as one vector."""
   return jnp.sqrt(sum(squares(jax.tree.leaves(tree))))
-
-
-def group_of(path: str) -> str:
-  """The group of a parameter: its network and the part of it.
-
-  >>> group_of("discriminator/layer_07/attention/query/kernel"), group_of("generator/embeddings_project/bias")
-  ('discriminator_layers', 'generator_embeddings')
-  >>> group_of("generator/mlm_head/output_bias")
-  'generator_heads'
-  """
-  network, _, rest = path.partition("/")
-  part = "layers" if re.match(r"layer_\d", rest) else "embeddings" if rest.startswith("embeddings") else "heads"
-  return f"{network}_{part}"
-
-
-def by_group(tree: PyTree, name: str) -> dict[str, tuple[Array, Array]]:
-  """{NAME/GROUP: (norm, 1)}: each array is read once, and a number a group is kept."""
-  named = jax.tree_util.tree_leaves_with_path(tree)
-  totals: dict[str, Array] = {}
-  for (path, _), square in zip(named, squares([leaf for _, leaf in named]), strict=True):
-    group = group_of(sharding.path_name(path))
-    totals[group] = totals.get(group, 0.0) + square
-  return {f"{name}/{group}": (jnp.sqrt(total), jnp.ones(())) for group, total in totals.items()}
-
-
-def of_update(gradients: PyTree, updates: PyTree, per_group: bool) -> dict[str, tuple[Array, Array]]:
-  """Metric pairs of an update: the norm of its gradients; with `per_group` also those of each group."""
-  pairs = {"train/gradient_norm": (global_norm(gradients), jnp.ones(()))}
-  if per_group:
-    pairs |= by_group(gradients, "gradient_norm") | by_group(updates, "update_norm")
-  return pairs

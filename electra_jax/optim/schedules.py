@@ -5,6 +5,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
+DECAY_SHARE = 0.1  # wsd: of the run's steps, at its end
+
 
 def linear(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The papers' triangle (ELECTRA Table 4, RoBERTa Table 9).
@@ -31,11 +33,11 @@ def constant(config_optimizer: ConfigDict, num_steps: int) -> Callable:
 
 
 def warmup_stable_decay(config_optimizer: ConfigDict, num_steps: int) -> Callable:
-  """The peak, then a linear decay over the last `optimizer.decay_share` of the run (WSD).
+  """The peak, then a linear decay over the last tenth of the run (WSD, Hu et al. 2024).
 
   A run in its stable part can be continued for as long as one likes, and ended at any time by a short decay.
   """
-  share = max(config_optimizer.decay_share, 1 / max(1, num_steps))  # at least one update
+  share = max(DECAY_SHARE, 1 / max(1, num_steps))  # at least one update
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.clip(left / share, 0.0, 1.0))
 
 
@@ -50,15 +52,15 @@ def _warmed(config_optimizer: ConfigDict, num_steps: int, shape: Callable) -> Ca
   """step -> rate: the warm-up's rise, or what `shape(remaining, left, step)` makes of the peak.
 
   `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update; `left` is the share of the
-  whole run that is left. The shape, in [0, 1], runs from the peak down to `optimizer.final_rate_share` of it.
+  whole run that is left.
   """
-  warmup, floor = max(1, config_optimizer.warmup_steps), config_optimizer.final_rate_share
+  warmup = max(1, config_optimizer.warmup_steps)
   decay = max(1, num_steps - warmup + 1)
 
   def rate(step):
     remaining = jnp.clip((num_steps - step) / decay, 0.0, 1.0)
     left = (num_steps - step) / max(1, num_steps)
-    fall = floor + (1 - floor) * shape(remaining, left, step)
+    fall = shape(remaining, left, step)
     return config_optimizer.learning_rate * jnp.clip(jnp.minimum((step + 1) / warmup, fall), 0.0, 1.0)
 
   return rate

@@ -62,8 +62,7 @@ class Setup(NamedTuple):
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
                                 tx=self.optimizer_of(phase)[0], rng=self.train_key,
-                                accumulation_steps=self.config.train.accumulation_steps,
-                                norms_per_group=self.config.log.norms_per_group)
+                                accumulation_steps=self.config.train.accumulation_steps)
 
 
 def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,

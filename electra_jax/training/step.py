@@ -31,7 +31,7 @@ def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped
 
 
 def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,
-           rng: Array, accumulation_steps: int, norms_per_group: bool = False) -> tuple[TrainState, dict]:
+           rng: Array, accumulation_steps: int) -> tuple[TrainState, dict]:
   """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
@@ -40,7 +40,8 @@ def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phas
   updates, opt_state = tx.update(gradients, state.opt_state, state.params)
   updates = keep_trainable(updates, phase.trainable)
   new = state._replace(step=state.step + 1, params=optax.apply_updates(state.params, updates), opt_state=opt_state)
-  pairs = {"loss": (loss, jnp.ones(())), **pairs, **norms.of_update(gradients, updates, norms_per_group)}
+  one = jnp.ones(())
+  pairs = {"loss": (loss, one), **pairs, "train/gradient_norm": (norms.global_norm(gradients), one)}
   return nonfinite.skip_if_nonfinite(state, new, pairs)
 
 

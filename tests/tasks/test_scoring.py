@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from electra_jax.finetuning import ensembles, results
+from electra_jax.finetuning import ensembles
 from electra_jax.tasks import scoring
 
 ZERO, ONE = "0", "1"
@@ -54,15 +54,6 @@ def test_an_ensemble_averages_probabilities_and_leaves_nan_out():
   assert found["classification_head"].argmax() == 0 and np.isfinite(found["classification_head"]).all()
   scores = ensembles.average([{"classification_head": np.array([[x]])} for x in (1.0, 2.0)], "regression")
   assert scores["classification_head"].tolist() == [[1.5]]
-
-
-def test_patience_waits_for_every_seed_and_nan_is_no_improvement():
-  def curve(*rows):
-    return [{"step": i, "scores": [{"accuracy": x} for x in row]} for i, row in enumerate(rows)]
-
-  assert not results.is_stale(curve((0.5, 0.5), (0.4, 0.6), (0.4, 0.5)), "accuracy", 2)
-  assert results.is_stale(curve((0.5, 0.6), (0.4, 0.5), (math.nan, 0.5)), "accuracy", 2)
-  assert not results.is_stale(curve((0.5, 0.5)), "accuracy", 0)
 
 
 ENTITIES = [  # tags -> (type, first word, last word); what seqeval 1.2.2 finds too

@@ -18,7 +18,7 @@ from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict, predict_screen
 from electra_jax.tools.predict_tasks import TASKS, ask
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 from tests.workdirs import TEXT, make_workdir
 
 AUTO = TASKS["auto"]
@@ -38,7 +38,7 @@ def command(*arguments, **environment):
   # One device: start-up is quicker than with the eight of conftest.
   return subprocess.run([sys.executable, "-m", "electra_jax.tools.predict", *arguments], cwd=ROOT, text=True,
                         capture_output=True, stdin=subprocess.DEVNULL,
-                        env={**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1", **environment})
+                        env={**os.environ, "XLA_FLAGS": ONE_DEVICE, **environment})
 
 
 def test_command_fills_judges_and_corrupts(workdir):

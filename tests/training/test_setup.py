@@ -39,7 +39,7 @@ def test_one_step_for_all(made, tmp_path, monkeypatch):
   monkeypatch.setattr(objectives, "make", fake_objective.make)
   place = Place(tmp_path)
   write_corpus(place.corpus, num_documents=20)
-  given = small(place, train__on_nonfinite="skip", log__norms_per_group=True, data__heldout_share=0.0)
+  given = small(place, train__on_nonfinite="skip", data__heldout_share=0.0)
   config = config_lib.resolve(given)
   for call in (lambda: pretrain.pretrain(given, str(place.run)),
                lambda: bench.time_step(config, windows=1, window_steps=1),
@@ -47,7 +47,6 @@ def test_one_step_for_all(made, tmp_path, monkeypatch):
     with pytest.raises(Made):
       call()
   assert len(made) == 3 and made[0] == made[1] == made[2]
-  assert made[0][1]["norms_per_group"]
 
 
 def test_kernels_reach_the_compiled_step(monkeypatch):
@@ -88,7 +87,7 @@ def test_moments_split_over_the_data_axis_change_nothing(monkeypatch, tmp_path):
   monkeypatch.setattr(objectives, "make", table_and_layer)
   found = []
   for shard_state in (False, True):
-    given = small(Place(tmp_path), optimizer__shard_state=shard_state, log__norms_per_group=True, mesh__tensor=2,
+    given = small(Place(tmp_path), optimizer__shard_state=shard_state, mesh__tensor=2,
                   train__accumulation_steps=2)
     config = config_lib.resolve(given)
     mesh = sharding.make_mesh(config.mesh)
