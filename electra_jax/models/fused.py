@@ -23,15 +23,16 @@ Stream = tuple[Float[Array, "batch length hidden"], Float[Array, "batch length h
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "batch length hidden"],
-                     bias: Float[Array, "hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
-                     seeds: UInt32[Array, "2"], rate: float, epsilon: float, kernels: str) -> Stream:
+                     bias: Float[Array, "hidden"], norm_scale: Float[Array, "hidden"],
+                     norm_bias: Float[Array, "hidden"], seeds: UInt32[Array, "2"], rate: float, epsilon: float,
+                     kernels: str) -> Stream:
   """layer_norm(x + dropout(y + bias)): what ends both halves of a Transformer layer.
 
   Args:
     x: the residual stream.
     y: the product of the half's last linear map, without its bias.
     bias: of that linear map, float32.
-    scale, offset: of the layer norm, float32.
+    norm_scale, norm_bias: of the layer norm, float32.
     seeds: of the dropout, see `dropout.seeds_of`; unused at rate 0.
     rate: of the dropout.
     epsilon: added to the variance.
@@ -41,27 +42,27 @@ def dropout_add_norm(x: Float[Array, "batch length hidden"], y: Float[Array, "ba
     The result twice: for the next residual and for the next linear map. So their gradients arrive apart, and are
     added where they are read.
   """
-  return _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels)[0]
+  return _dropout_add_norm_forward(x, y, bias, norm_scale, norm_bias, seeds, rate, epsilon, kernels)[0]
 
 
 @jax.named_scope("norm")
-def _dropout_add_norm_forward(x, y, bias, scale, offset, seeds, rate, epsilon, kernels):
+def _dropout_add_norm_forward(x, y, bias, norm_scale, norm_bias, seeds, rate, epsilon, kernels):
   if triton_rows.fits(kernels, x.shape):
     call = functools.partial(triton_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
-    total, out = sharding.on_local_rows(call, (x, y), (bias, scale, offset, seeds), sums=False)
+    total, out = sharding.on_local_rows(call, (x, y), (bias, norm_scale, norm_bias, seeds), sums=False)
   else:
     y = y + bias.astype(y.dtype)
     if rate:
       y = jnp.where(keep_mask(seeds, y.shape, rate), y * (1 / (1 - rate)), 0)
     total = (x + y).astype(x.dtype)
-    out = normalised(total, scale, offset, epsilon)
-  return (out, out), (total, bias, scale, seeds)
+    out = normalised(total, norm_scale, norm_bias, epsilon)
+  return (out, out), (total, bias, norm_scale, seeds)
 
 
 @jax.named_scope("norm")
 def _dropout_add_norm_backward(rate, epsilon, kernels, residuals, gradients):
-  total, bias, scale, seeds = residuals
-  dx, dy, sums = norm_gradients(total, gradients, scale, seeds, rate, epsilon, kernels)
+  total, bias, norm_scale, seeds = residuals
+  dx, dy, sums = norm_gradients(total, gradients, norm_scale, seeds, rate, epsilon, kernels)
   d_scale, d_offset, d_bias = sums
   return dx, dy, d_bias.astype(bias.dtype), d_scale, d_offset, None
 
@@ -70,36 +71,36 @@ dropout_add_norm.defvjp(_dropout_add_norm_forward, _dropout_add_norm_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def layer_norm(x: Float[Array, "batch length hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
-               epsilon: float, kernels: str) -> Float[Array, "batch length hidden"]:
+def layer_norm(x: Float[Array, "batch length hidden"], norm_scale: Float[Array, "hidden"],
+               norm_bias: Float[Array, "hidden"], epsilon: float, kernels: str) -> Float[Array, "batch length hidden"]:
   """Layer norm over the last axis; statistics in float32."""
   del kernels
-  return normalised(x, scale, offset, epsilon)
+  return normalised(x, norm_scale, norm_bias, epsilon)
 
 
 @jax.named_scope("norm")
-def _layer_norm_forward(x, scale, offset, epsilon, kernels):
-  return layer_norm(x, scale, offset, epsilon, kernels), (x, scale)
+def _layer_norm_forward(x, norm_scale, norm_bias, epsilon, kernels):
+  return layer_norm(x, norm_scale, norm_bias, epsilon, kernels), (x, norm_scale)
 
 
 @jax.named_scope("norm")
 def _layer_norm_backward(epsilon, kernels, residuals, gradient):
-  x, scale = residuals
-  dx, _, sums = norm_gradients(x, (gradient,), scale, jnp.zeros(2, jnp.uint32), 0.0, epsilon, kernels)
+  x, norm_scale = residuals
+  dx, _, sums = norm_gradients(x, (gradient,), norm_scale, jnp.zeros(2, jnp.uint32), 0.0, epsilon, kernels)
   return dx, sums[0], sums[1]
 
 
 layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
-def normalised(x: Float[Array, "*rows hidden"], scale: Float[Array, "hidden"], offset: Float[Array, "hidden"],
+def normalised(x: Float[Array, "*rows hidden"], norm_scale: Float[Array, "hidden"], norm_bias: Float[Array, "hidden"],
                epsilon: float) -> Float[Array, "*rows hidden"]:
-  """(x - mean) / sqrt(variance + epsilon) * scale + offset.
+  """(x - mean) / sqrt(variance + epsilon) * norm_scale + norm_bias.
 
   The variance is the mean of squared differences: E[x^2] - E[x]^2 loses the digits that parity tests need.
   """
   standard, _ = _standardised(x, epsilon)
-  return (standard * scale + offset).astype(x.dtype)
+  return (standard * norm_scale + norm_bias).astype(x.dtype)
 
 
 def _standardised(x, epsilon):
@@ -109,18 +110,18 @@ def _standardised(x, epsilon):
   return centred * inverse, inverse
 
 
-def norm_gradients(total: Array, gradients: Any, scale: Array, seeds: Array, rate: float, epsilon: float,
+def norm_gradients(total: Array, gradients: Any, norm_scale: Array, seeds: Array, rate: float, epsilon: float,
                    kernels: str) -> tuple:
-  """(dx, dy, [d scale, d offset, d bias]) of layer_norm(total) with total = x + dropout(y + bias).
+  """(dx, dy, [d norm_scale, d norm_bias, d bias]) of layer_norm(total) with total = x + dropout(y + bias).
 
   `gradients` are added; dy is dx itself at rate 0.
   """
   if triton_rows.fits(kernels, total.shape):
     call = functools.partial(triton_rows.norm_gradients, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
-    return sharding.on_local_rows(call, (total, *gradients), (scale, seeds))
+    return sharding.on_local_rows(call, (total, *gradients), (norm_scale, seeds))
   standard, inverse = _standardised(total, epsilon)
   gradient = sum(gradient.astype(jnp.float32) for gradient in gradients)
-  scaled = gradient * scale
+  scaled = gradient * norm_scale
   dx = inverse * (scaled - scaled.mean(-1, keepdims=True) - standard * (scaled * standard).mean(-1, keepdims=True))
   dy = jnp.where(keep_mask(seeds, dx.shape, rate), dx * (1 / (1 - rate)), 0) if rate else dx
   rows = tuple(range(dx.ndim - 1))

@@ -7,12 +7,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
 
 # (warpgroups that compute, keys of a block, blocks in shared memory), measured on an H200
 FORWARD_DROPOUT, FORWARD = (2, 128, 2), (4, 64, 4)
 
 
-def fits(kernels: str, shape: tuple[int, ...], dtype) -> bool:
+def fits(kernels: str, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
   """Whether the kernels take a product [batch, length, heads, 3, head_dim]."""
   _, length, _, _, head_dim = shape
   is_wanted = (kernels == "mosaic" and dtype == jnp.bfloat16) or kernels == "interpret_mosaic"
@@ -26,7 +28,7 @@ def adds_bias(length: int) -> bool:
 
 
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
-def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
+def forward(seeds: Array, lengths: Array, product: Array, bias: Array, *, num_heads: int, rate: float, interpret: bool):
   """See `triton_attention.forward`."""
   from electra_jax.models.kernels import mosaic_forward  # Mosaic takes 0.4 s to import
 
@@ -37,8 +39,8 @@ def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, inter
 
 
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
-def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
-             interpret: bool):
+def backward(seeds: Array, lengths: Array, product: Array, bias: Array, context: Array, log_sums: Array,
+             gradient: Array, *, num_heads: int, rate: float, interpret: bool):
   """See `triton_attention.backward`."""
   from electra_jax.models.kernels import mosaic_backward
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import ArrayLike
 
 from electra_jax.models import dropout
 from electra_jax.models.kernels import mosaic_parts as parts
@@ -46,7 +47,7 @@ class Work(NamedTuple):
   def scale(self) -> float:
     return 1 / math.sqrt(self.head_dim)
 
-  def place(self, index, lengths_ref):
+  def place(self, index: ArrayLike, lengths_ref: Any):
     """(example, head, real keys) of this program's item number `index`."""
     item = parts.own_item(index, self.programs)
     example = lax.div(item, self.heads)
@@ -56,7 +57,7 @@ class Work(NamedTuple):
     """How many items this program has."""
     return parts.count_own_items(self.batch * self.heads, self.programs)
 
-  def slices(self, example, head, which: int, first_row, num_rows: int = ROWS_OF_TILE):
+  def slices(self, example: Array, head: Array, which: int, first_row: ArrayLike, num_rows: int = ROWS_OF_TILE):
     """Rows of queries (0), keys (1) or values (2) in the product."""
     return (pl.ds(example * self.length + first_row, num_rows),
             pl.ds((head * 3 + which) * self.head_dim, self.head_dim))
@@ -93,7 +94,8 @@ class Refs(NamedTuple):
   row_seeds_free: Any
 
 
-def backward(seeds, lengths, product, log_sums, dots, gradient, *, num_heads: int, rate: float, interpret: bool):
+def backward(seeds: Array, lengths: Array, product: Array, log_sums: Array, dots: Array, gradient: Array, *,
+             num_heads: int, rate: float, interpret: bool):
   """Gradient of the product. `dots`: of each row of the context with its gradient, float32 [batch, heads, length]."""
   batch, length, heads, _, head_dim = product.shape
   is_short = length <= 256  # there is room for the next keys, and they are needed soon

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import ArrayLike
 
 from electra_jax.models import dropout
 from electra_jax.models.kernels import mosaic_parts as parts
@@ -44,7 +45,7 @@ class Work(NamedTuple):
   def items(self) -> int:
     return self.batch * self.heads * (self.length // self.queries)
 
-  def place(self, index, lengths_ref):
+  def place(self, index: ArrayLike, lengths_ref: Any):
     """(example, head, first query, real keys) of this program's item number `index`."""
     item = parts.own_item(index, self.programs)
     parts_of_head = self.length // self.queries
@@ -57,7 +58,7 @@ class Work(NamedTuple):
     """How many items this program has."""
     return parts.count_own_items(self.items, self.programs)
 
-  def columns(self, head, which: int):
+  def columns(self, head: Array, which: int):
     """Of queries (0), keys (1) or values (2) in the product."""
     return pl.ds((head * 3 + which) * self.head_dim, self.head_dim)
 
@@ -81,8 +82,8 @@ class Refs(NamedTuple):
   value_free: Any
 
 
-def forward(seeds, lengths, product, *, num_heads: int, rate: float, interpret: bool, groups: int, keys: int,
-            stages: int):
+def forward(seeds: Array, lengths: Array, product: Array, *, num_heads: int, rate: float, interpret: bool,
+            groups: int, keys: int, stages: int):
   """Context [batch, length, heads, head_dim], and log2 of each row's sum of exponentials [batch, heads, length].
 
   See `mosaic_attention.forward`; `groups`, `keys`, `stages` as in `Work`.

@@ -7,15 +7,18 @@ and in these two neighbouring columns of every eight (`plgpu.Layout.WGMMA`). The
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # public from jax 0.11 on
 from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import ArrayLike, DTypeLike
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm
 
@@ -30,7 +33,7 @@ LOG2_E = math.log2(math.e)  # exp2 is the instruction that the hardware has
 HIDDEN_SCORE = -1e30  # of keys that are padding; finite, so that no row is NaN
 
 
-def own_item(index, programs: int):
+def own_item(index: ArrayLike, programs: int):
   """Number `index` of this program's items, of which each program takes one after the other."""
   return lax.axis_index("program") + index * programs
 
@@ -40,7 +43,7 @@ def count_own_items(total: int, programs: int):
   return lax.div(total - lax.axis_index("program") + programs - 1, programs)
 
 
-def shared(shape: tuple[int, ...], dtype):
+def shared(shape: tuple[int, ...], dtype: DTypeLike):
   """Shared memory in the order that the copy engine and the matrix unit know."""
   width = 128 // jnp.dtype(dtype).itemsize
   return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(128)))
@@ -51,30 +54,30 @@ def barriers(number: int, arrivals: int = 1):
   return plgpu.Barrier(num_arrivals=arrivals, num_barriers=number)
 
 
-def along_rows(column, shape: tuple[int, int]):
+def along_rows(column: Array, shape: tuple[int, int]):
   """A value for each row, in all columns."""
   return lax.broadcast_in_dim(column, shape, (0,))
 
 
-def along_columns(row, shape: tuple[int, int]):
+def along_columns(row: Array, shape: tuple[int, int]):
   """A value for each column, in all rows."""
   return lax.broadcast_in_dim(row, shape, (1,))
 
 
-def full(shape: tuple[int, ...], value, layout, interpret: bool):
+def full(shape: tuple[int, ...], value: ArrayLike, layout: Any, interpret: bool):
   """Of float32, in registers."""
   x = jnp.full(shape, value, jnp.float32)
   return x if interpret else plgpu.layout_cast(x, layout)
 
 
-def iota(shape: tuple[int, ...], axis: int, layout, interpret: bool):
+def iota(shape: tuple[int, ...], axis: int, layout: Any, interpret: bool):
   """Of uint32, in registers."""
   if interpret:
     return lax.broadcasted_iota(jnp.uint32, shape, axis)
   return plgpu.broadcasted_iota(jnp.uint32, shape, axis, layout=layout)
 
 
-def load(ref, layout, interpret: bool):
+def load(ref: Any, layout: Any, interpret: bool):
   """From shared memory into registers."""
   return ref[...] if interpret else plgpu.layout_cast(ref[...], layout)
 
@@ -82,14 +85,14 @@ def load(ref, layout, interpret: bool):
 class MatrixSum:
   """A sum of matrix products that a warpgroup starts one after the other, in registers."""
 
-  def __init__(self, ref):
+  def __init__(self, ref: Any):
     self.ref = ref
 
-  def start_at(self, value):
+  def start_at(self, value: Array):
     """Sets it."""
     self.ref[...] = value
 
-  def add(self, a, b, transpose_a: bool = False, transpose_b: bool = False):
+  def add(self, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False):
     """Starts the addition of a @ b: `a` in registers or shared memory, `b` in shared memory."""
     plgpu.wgmma(self.ref, a.transpose((1, 0)) if transpose_a else a, b.transpose((1, 0)) if transpose_b else b)
 
@@ -101,14 +104,14 @@ class MatrixSum:
 class PlainSum:
   """The same where the kernel is interpreted; the interpreter of jax 0.10 cannot multiply transposed views."""
 
-  def __init__(self, shape):
+  def __init__(self, shape: tuple[int, int]):
     self.total = jnp.zeros(shape, jnp.float32)
 
-  def start_at(self, value):
+  def start_at(self, value: Array):
     """Sets it."""
     self.total = value
 
-  def add(self, a, b, transpose_a: bool = False, transpose_b: bool = False):
+  def add(self, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False):
     """Adds a @ b."""
     a, b = a[...], b[...]
     self.total += jnp.dot(a.T if transpose_a else a, b.T if transpose_b else b, preferred_element_type=jnp.float32)
@@ -119,26 +122,26 @@ class PlainSum:
     return self.total
 
 
-def with_sums(function, *shapes: tuple[int, int], interpret: bool):
+def with_sums(function: Callable, *shapes: tuple[int, int], interpret: bool):
   """function(*sums) with a sum of products, at zero, of each shape."""
   if interpret:
     return function(*map(PlainSum, shapes))
   return pl.run_scoped(lambda *refs: function(*map(MatrixSum, refs)), *(plgpu.ACC(x, jnp.float32) for x in shapes))
 
 
-def wait_until_free(free, slots: range, uses):
+def wait_until_free(free: Any, slots: range, uses: Any):
   """At the end: the last release of each slot that was used, so that no phase of a barrier is left unseen."""
   for number, slot in enumerate(slots):
     pl.when(uses > number)(functools.partial(plgpu.barrier_wait, free.at[slot]))
 
 
-def head_seeds(seeds_ref, example, head, num_heads: int):
+def head_seeds(seeds_ref: Any, example: Array, head: Array, num_heads: int):
   """The seeds of a head among those of all devices; seeds_ref: two seeds, first example, first head."""
   place = (seeds_ref[2] + example.astype(jnp.uint32)) * np.uint32(num_heads) + seeds_ref[3] + head.astype(jnp.uint32)
   return dropout.child_seeds((seeds_ref[0], seeds_ref[1]), place)
 
 
-def drop(weights, kept, rows_are_keys: bool, interpret: bool):
+def drop(weights: Array, kept: Any, rows_are_keys: bool, interpret: bool):
   """Weights [m, n] where the highest bit of their byte of `kept` is set, else 0.
 
   `kept`: `dropout.kept_bytes` [m, n / 2], of the groups of rows and columns; equal in rows that are eight apart.
@@ -214,7 +217,7 @@ def _constant(value: int):
   return arith.constant(i32, ir.IntegerAttr.get(i32, value))
 
 
-def call(kernel, interpret: bool, **arguments):
+def call(kernel: Callable, interpret: bool, **arguments):
   """`plgpu.kernel` in warpgroups."""
   return plgpu.kernel(kernel, compiler_params=PARAMS, thread_name="warpgroup", **arguments,
                       interpret=InterpretGPUParams() if interpret else None)

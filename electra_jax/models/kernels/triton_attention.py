@@ -11,6 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -84,7 +85,7 @@ def _dot(a, b, contract: tuple[int, int]):
 
 
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
-def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
+def forward(seeds: Array, lengths: Array, product: Array, bias: Array, *, num_heads: int, rate: float, interpret: bool):
   """Context [batch, length, heads, head_dim], and log2 of each row's sum of exponentials [batch, heads, length].
 
   Args:
@@ -147,8 +148,8 @@ def _forward_kernel(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, value_
 
 
 @functools.partial(jax.jit, static_argnames=("num_heads", "rate", "interpret"))
-def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
-             interpret: bool):
+def backward(seeds: Array, lengths: Array, product: Array, bias: Array, context: Array, log_sums: Array,
+             gradient: Array, *, num_heads: int, rate: float, interpret: bool):
   """(gradient of the product, its sums over the rows of each program [batch, programs, heads, 3, head_dim])."""
   batch, length, heads, _, head_dim = product.shape
   queries, keys, compiler_params = _blocks(BACKWARD_BLOCKS, length)
@@ -222,7 +223,7 @@ def _backward_blocks(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, value
   own = pl.program_id(0) * block
   own_rows = pl.ds(own, block)
 
-  def weights_and_scores(query, key, value, gradient, log_sums, dots, first_query, first_key):
+  def weights_and_scores(query, key, value, gradient: Array, log_sums: Array, dots, first_query, first_key):
     scores = _dot(query, key, (1, 1)) * (scale * np.float32(LOG2_E))
     is_real = first_key + jnp.arange(block) < real
     weights = jnp.where(is_real[None], jnp.exp2(scores - log_sums[:, None]), 0.0)

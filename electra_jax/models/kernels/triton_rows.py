@@ -6,12 +6,15 @@ Each function is jitted by itself: layers that are alike are traced and lowered 
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.typing import DTypeLike
 
 from electra_jax import sharding
 from electra_jax.models import dropout
@@ -25,7 +28,7 @@ SPREAD = (16, 256)  # rows and columns of a tile of an activation, which has no 
 GRADIENT_SPREAD = (8, 256)  # of its gradient
 
 
-def choose(kernels: str, dtype) -> str:
+def choose(kernels: str, dtype: DTypeLike) -> str:
   """`auto` becomes, with 16-bit activations, pallas on a TPU, mosaic on a Hopper GPU (H100, H200) and triton on other
   GPUs, and xla, the compiler's own code, everywhere else. Pallas and mosaic are for attention alone: the kernels here
   are Triton's on all GPUs, and TPUs have none of them."""
@@ -53,7 +56,8 @@ def strips(num_rows: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "epsilon", "interpret"))
-def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilon: float, interpret: bool):
+def add_norm(first_row: Array, x: Array, y: Array, bias: Array, norm_scale: Array, norm_bias: Array, seeds: Array, *,
+             rate: float, epsilon: float, interpret: bool):
   """(total, layer_norm(total)) with total = x + dropout(y + bias) for the rows of one device.
 
   `first_row` is the place of its first one among the rows of all devices.
@@ -69,7 +73,7 @@ def add_norm(first_row, x, y, bias, scale, offset, seeds, *, rate: float, epsilo
     in_specs=[pl.BlockSpec((3,), lambda i: (0,)), vector, vector, vector, rows, rows], out_specs=[rows, rows],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2,
     compiler_params=WARPS, interpret=interpret, name="add_norm",
-  )(_with_row(seeds, first_row), bias, scale, offset, x, y)
+  )(_with_row(seeds, first_row), bias, norm_scale, norm_bias, x, y)
   return total.reshape(shape), out.reshape(shape)
 
 
@@ -123,9 +127,9 @@ def _add_norm_kernel(seeds_ref, bias_ref, scale_ref, offset_ref, x_ref, y_ref, t
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "epsilon", "interpret"))
-def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon: float, interpret: bool):
-  """`fused.norm_gradients` for the rows of one device: (first row, total, *gradients, scale, seeds)."""
-  *gradients, scale, seeds = gradients_and_others
+def norm_gradients(first_row: Array, total: Array, *gradients_and_others, rate: float, epsilon: float, interpret: bool):
+  """`fused.norm_gradients` for the rows of one device: (first row, total, *gradients, norm_scale, seeds)."""
+  *gradients, norm_scale, seeds = gradients_and_others
   shape, width = total.shape, total.shape[-1]
   strip = strips(total.size // width)
   programs = total.size // width // strip
@@ -139,7 +143,7 @@ def norm_gradients(first_row, total, *gradients_and_others, rate: float, epsilon
     out_specs=[rows] * (2 if rate else 1) + [pl.BlockSpec((None, 3, width), lambda i: (i, 0, 0))],
     out_shape=[flat] * (2 if rate else 1) + [jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)],
     compiler_params=WARPS, interpret=interpret, name="norm_gradients",
-  )(_with_row(seeds, first_row), scale, *(x.reshape(flat.shape) for x in (total, *gradients)))
+  )(_with_row(seeds, first_row), norm_scale, *(x.reshape(flat.shape) for x in (total, *gradients)))
   dy = dy[0] if rate else dx
   return dx.reshape(shape), dy.reshape(shape), sums.sum(0)
 
@@ -178,7 +182,7 @@ def _norm_kernel(seeds_ref, scale_ref, total_ref, *refs, rate, epsilon, tile_row
 
 
 @functools.partial(jax.jit, static_argnames=("function", "interpret"))
-def activation(first_row, product, bias, *, function, interpret: bool):
+def activation(first_row: Array, product: Array, bias: Array, *, function: Callable, interpret: bool):
   """(function(product + bias),) for the rows of one device."""
   del first_row
   shape, width = product.shape, product.shape[-1]
@@ -200,7 +204,8 @@ def _activation_kernel(bias_ref, product_ref, out_ref, *, function):
 
 
 @functools.partial(jax.jit, static_argnames=("derivative", "interpret"))
-def activation_gradients(first_row, product, gradient, bias, *, derivative, interpret: bool):
+def activation_gradients(first_row: Array, product: Array, gradient: Array, bias: Array, *,
+                         derivative: Callable, interpret: bool):
   """(gradient * derivative(product + bias), its sum over the rows) for the rows of one device."""
   del first_row
   shape, width = product.shape, product.shape[-1]
@@ -223,7 +228,7 @@ def _derivative_kernel(bias_ref, product_ref, gradient_ref, dx_ref, sums_ref, *,
   strip, columns = product_ref.shape
   bias = bias_ref[...].astype(product_ref.dtype)[None]
 
-  def tile(index, total):
+  def tile(index, total: Array):
     rows = pl.ds(index * tile_rows, tile_rows)
     x = (product_ref[rows, :] + bias).astype(jnp.float32)
     dx = gradient_ref[rows, :].astype(jnp.float32) * derivative(x)
