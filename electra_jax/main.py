@@ -200,7 +200,8 @@ def _find_known(error: Exception) -> UserError | None:
   """What has a cause outside the program: a process that is lost, or memory that is too small."""
   if "jax" not in sys.modules:
     return None
-  from electra_jax import distributed, memory
+  from electra_jax import distributed
+  from electra_jax.training import memory
 
   mode = FLAGS.config.mode if FLAGS["config"].value is not None else ""
   return distributed.find_lost_process(error) or memory.find_exhausted(error, mode)

@@ -11,17 +11,18 @@ from collections.abc import Generator, Iterator
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import distributed, finetune, flops, memory, metrics, progress, sharding
+from electra_jax import distributed, finetune, flops, metrics, progress, sharding
 from electra_jax.data import pipeline, readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted, UserError
 from electra_jax.exchange import hub, published
 from electra_jax.finetuning import pretrained
 from electra_jax.progress import is_due
-from electra_jax.training import checkpoints, evaluation, inputs, nonfinite, setup
+from electra_jax.training import checkpoints, evaluation, inputs, memory, nonfinite, setup
 from electra_jax.training import workdir as workdir_lib
 from electra_jax.training.train_state import TrainState, count_parameters
 
@@ -64,12 +65,11 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       with timer.waiting(functools.partial(is_busy, window[-1:])):
         batch = next(batches)
       phase, first_step = run.objective.phase_at(step - updates)
-      train_step = train_step_of(phase)
       if step - updates in (start_step, first_step):
         with timer.paused("start", after=state):
           state = run.enter(phase, state) if step - updates == first_step > 0 else state
-          compile_step(train_step, state, batch, bar)
-      state, step_metrics = train_step(state, batch)
+          compile_step(train_step_of(phase), state, batch, bar)
+      state, step_metrics = train_step_of(phase)(state, batch)
       window.append(step_metrics)
       if step - updates == start_step:
         bar.message(start_up.after_first_step(step_metrics))
@@ -79,7 +79,6 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       # ---- Log.
       if is_due(step, config.train.log_every_steps) or step == num_steps:
         log_window(window, step, run, watch, timer, writer, bar)
-        window = []
 
       # ---- Save.
       stops, finetunes = stop.reached(step) and step < num_steps, finetune.is_due(config, step)
@@ -121,15 +120,19 @@ def closing(*things) -> Generator[None, None, None]:
 
 def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite.Watch, timer: progress.StepTimer,
                writer: metrics.MetricWriter, bar: progress.Progress) -> None:
-  """The mean metrics of a window of updates, the last of which is `step`, into the logs; waits for the devices."""
+  """The mean metrics of a window of updates, the last of which is `step`, into the logs; waits for the devices.
+
+  The window is empty afterwards.
+  """
   pairs = metrics.of_each_step(window)
+  window.clear()
   values = watch.check(pairs, metrics.summarise(metrics.add_pairs(pairs)), step)
   values = {"train/learning_rate": run.learning_rate(step - 1)} | values | timer.read()
   writer.write(step, "train", values)
   bar.show(step, values)
 
 
-def compile_step(train_step, state: TrainState, batch, bar: progress.Progress) -> None:
+def compile_step(train_step: jax.stages.Wrapped, state: TrainState, batch: PyTree, bar: progress.Progress) -> None:
   """Compiles an update for batches like this one, and prints what memory it takes."""
   bar.message("compiling")
   bar.message(memory.at_start(train_step, state, batch))

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 # Module or folder -> layer. A module imports from lower layers or from its own folder only.
 LAYERS = {
   "errors": 0, "files": 1,
-  **dict.fromkeys(("config", "config_rules", "sharding", "distributed", "metrics", "progress", "flops", "memory",
+  **dict.fromkeys(("config", "config_rules", "sharding", "distributed", "metrics", "progress", "flops",
                    "plotting", "recipes"), 2),
   **dict.fromkeys(("data", "models", "optim"), 3), **dict.fromkeys(("objectives", "tasks"), 4),
   "training": 5, "exchange": 6, "finetuning": 7, "inference": 8, **dict.fromkeys(("pretrain", "finetune"), 9),

@@ -9,12 +9,13 @@ import pytest
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib  # noqa: F401 - defines the flags
-from electra_jax import memory, recipes, tasks
+from electra_jax import recipes, tasks
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError, listed, named, unknown
 from electra_jax.exchange import mapping
 from electra_jax.tasks import custom, sequences
 from electra_jax.tasks.records import Record
+from electra_jax.training import memory
 from tests.conftest import ROOT
 from tests.small_runs import assert_four_parts
 from tests.test_pretrain import environment

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from electra_jax import config as config_lib
-from electra_jax import flops, memory, sharding
+from electra_jax import flops, sharding
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
-from electra_jax.memory import StepMemory
 from electra_jax.tools import compile_collectives, compile_kernels, compile_program, compile_roofline
 from electra_jax.tools.compile_roofline import CHIPS, Chip, Roofline
+from electra_jax.training import memory
+from electra_jax.training.memory import StepMemory
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from electra_jax import flops, memory
+from electra_jax import flops
 from electra_jax.tools.compile_collectives import BETWEEN_SLICES, Collective
+from electra_jax.training import memory
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import pytest
 
 from configs import tiny
 from electra_jax import config as config_lib
-from electra_jax import memory, objectives, pretrain, sharding
+from electra_jax import objectives, pretrain, sharding
 from electra_jax.data import pipeline
 from electra_jax.objectives.base import Objective, Phase
 from electra_jax.tools import bench, compile_program
-from electra_jax.training import setup, step
+from electra_jax.training import memory, setup, step
 from tests import fake_objective
 from tests.small_runs import Place, small
 from tests.test_pretrain import write_corpus
