@@ -225,7 +225,8 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
     is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not read twice
     scores, dev = evaluated if is_known else evaluate(params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
-    results.keep_best_run(config, task, workdir, seeds, scores, functools.partial(host_params, params))
+    results.keep_best_run(config, task, workdir, seeds, scores,
+                          lambda row: sharding.gather(jax.tree.map(lambda x: x[row], params)))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)
   results.drop_group_checkpoints(folder)
 
@@ -259,15 +260,6 @@ def shardings(run: Run, stacked: PyTree) -> SeedsState:
 def abstract(state: SeedsState) -> SeedsState:
   """Shapes and places of the state, for a restore."""
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-
-
-def host_params(params: PyTree, row: int) -> PyTree:
-  """One seed's parameters as host arrays; every process gets them whole."""
-  one = jax.tree.map(lambda x: x[row], params)
-  if jax.process_count() > 1:
-    from jax.experimental import multihost_utils
-    one = multihost_utils.process_allgather(one, tiled=True)
-  return jax.device_get(one)
 
 
 def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Array]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from electra_jax.errors import UserError
 
@@ -86,6 +86,14 @@ def make_mesh(sizes: dict[str, int], devices: list[jax.Device] | None = None) ->
 def count_slices(devices: Sequence[jax.Device]) -> int:
   """TPU slices that devices are of, joined by their hosts' network; 1 for devices of other kinds."""
   return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def gather(tree: PyTree) -> PyTree:
+  """Host arrays of a tree on the devices; every process gets them whole."""
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+    tree = multihost_utils.process_allgather(tree, tiled=True)
+  return jax.device_get(tree)
 
 
 def partition_spec(*logical_axes: str | None) -> PartitionSpec:

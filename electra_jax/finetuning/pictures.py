@@ -1,23 +1,13 @@
-"""Curves of the dev scores: one line a seed and their median, as a PNG."""
+"""Curves of the dev scores: one line a seed and their median."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from electra_jax import plotting
 from electra_jax.tasks import scoring
 
 
-def draw_curves(runs: Sequence[dict], metric: str, title: str, out: str) -> None:
-  """Draws `curve` of each run; the file appears whole.
-
-  Raises:
-    UserError: matplotlib is not installed, or the disk refuses.
-  """
-  figure = plotting.new(6.5, 4.0)
-  draw(figure.add_subplot(), runs, metric, title)
-  plotting.save(figure, out)
-
-
-def draw(axes, runs: Sequence[dict], metric: str, title: str) -> None:
+def draw(axes: Any, runs: Sequence[dict], metric: str, title: str) -> None:
   """The curves on matplotlib's axes."""
   values: dict[int, list[float]] = {}
   for run in runs:

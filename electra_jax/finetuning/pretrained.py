@@ -58,11 +58,7 @@ def load(path: str) -> Pretrained:
 def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> Pretrained:
   """The kept encoder of a run that is still training; every process gets the whole arrays."""
   name = next(name for name in ENCODERS if name in params)
-  network = _without_heads(params[name])
-  if jax.process_count() > 1:
-    from jax.experimental import multihost_utils
-    network = multihost_utils.process_allgather(network, tiled=True)
-  return Pretrained(config.model.to_dict(), tokenizer, jax.device_get(network), None)
+  return Pretrained(config.model.to_dict(), tokenizer, sharding.gather(_without_heads(params[name])), None)
 
 
 def _without_heads(network: PyTree) -> PyTree:

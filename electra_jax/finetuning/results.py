@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import files
+from electra_jax import files, plotting
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.files import read_json, write_json
@@ -190,7 +190,9 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
                                                      "init_from": config.task.init_from, "runs": runs})
   say(text)
   try:
-    pictures.draw_curves(runs, task.metric, f"{task.name}, {len(runs)} seeds", os.path.join(workdir, "curves.png"))
+    figure = plotting.new(6.5, 4.0)
+    pictures.draw(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
+    plotting.save(figure, os.path.join(workdir, "curves.png"))
   except UserError as error:  # without a picture the scores are as good
     say(f"No curves.png: {error.what}; {error.fix}.")
   if config.task.write_test_predictions and task.submission is not None:

@@ -62,8 +62,9 @@ def encode_texts(run: Run, first: str, second: str | None = None) -> list[Featur
   """A text, or a pair.
 
   Raises:
-    UserError: a text is empty.
+    UserError: the model has no classification head, or a text is empty.
   """
+  _check_head(run, "classification", "regression")
   texts = [first] if second is None else [first, second]
   for name, text in zip(("text", "pair"), texts):
     _check_text(name, text)
@@ -74,8 +75,9 @@ def encode_words(run: Run, words: str | Sequence[str]) -> list[Feature]:
   """A sentence of words, as a list or with blanks between them.
 
   Raises:
-    UserError: there is no word.
+    UserError: the model has no tagging head, or there is no word.
   """
+  _check_head(run, "tagging")
   words = words.split() if isinstance(words, str) else list(words)
   _check_text("words", " ".join(words))
   example = Example("", (tuple(words),), None, "")
@@ -86,8 +88,9 @@ def encode_choices(run: Run, text: str, choices: Sequence[str], question: str | 
   """A row for each choice, with the question in front of it if there is one (RACE).
 
   Raises:
-    UserError: a text is empty, or there is nothing to choose between.
+    UserError: the model has no multiple-choice head, a text is empty, or there is nothing to choose between.
   """
+  _check_head(run, "multiple_choice")
   _check_text("text", text)
   if isinstance(choices, str) or len(choices) < 2 or not all(choice.strip() for choice in choices):
     raise UserError("There is nothing to choose between", got=repr(choices), allowed="a list of two texts or more",
@@ -101,8 +104,9 @@ def encode_question(run: Run, question: str, context: str) -> list[Feature]:
   """The question with overlapping windows of the context.
 
   Raises:
-    UserError: a text is empty, or the question leaves no room.
+    UserError: the model has no span head, a text is empty, or the question leaves no room.
   """
+  _check_head(run, *squad.HEADS.values())
   _check_text("question", question)
   _check_text("context", context)
   known, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
@@ -111,6 +115,16 @@ def encode_question(run: Run, question: str, context: str) -> list[Feature]:
                        max_question=known.max_question_length, with_null=known.is_answerable_known,
                        is_joint=known.head == "joint_span")
   return [row | {"_example": example} for row in rows]
+
+
+def _check_head(run: Run, *heads: str) -> None:
+  """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
+  found = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
+  if found not in heads:
+    raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
+                    got=found.replace("_", " ") or "no head of fine-tuning",
+                    allowed="a fine-tuned run, its export, or such a Hugging Face folder",
+                    fix="fine-tune it first, or ask for something else with --task")
 
 
 def _check_text(field: str, text: str) -> None:
@@ -122,23 +136,8 @@ def _check_text(field: str, text: str) -> None:
 # ---- answers ----
 
 
-def check_head(run: Run, *heads: str) -> None:
-  """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
-  found = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
-  if found not in heads:
-    raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
-                    got=found.replace("_", " ") or "no head of fine-tuning",
-                    allowed="a fine-tuned run, its export, or such a Hugging Face folder",
-                    fix="fine-tune it first, or ask for something else with --task")
-
-
 def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
-  """`Classes` of each text or pair.
-
-  Raises:
-    UserError: the model has no classification head.
-  """
-  check_head(run, "classification", "regression")
+  """`Classes` of each text or pair."""
   scores, labels = run.config.fine_tuned.scores, tuple(run.config.fine_tuned.labels)
   if scores == "none" and len(labels) <= 1:
     labels = ()
@@ -147,12 +146,7 @@ def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
 
 
 def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
-  """`Tags` of each sentence.
-
-  Raises:
-    UserError: the model has no tagging head.
-  """
-  check_head(run, "tagging")
+  """`Tags` of each sentence."""
   outputs, labels = _outputs(run, asked)["tagging_head"], tuple(run.config.fine_tuned.labels)
   found = []
   for rows, asked_one in zip(outputs, asked):
@@ -162,12 +156,7 @@ def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
 
 
 def choose(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
-  """The probability of each choice.
-
-  Raises:
-    UserError: the model has no multiple-choice head.
-  """
-  check_head(run, "multiple_choice")
+  """The probability of each choice."""
   return _said(asked, [softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
 
 
@@ -177,11 +166,7 @@ def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
   What was fine-tuned here on SQuAD 2.0 says by a head of its own whether there is an answer, with the threshold that
   its dev set chose. Of others `null_odds` is the score of [CLS] as an answer minus that of the best one, and they
   always answer: nobody can see from their files whether they have learnt not to.
-
-  Raises:
-    UserError: the model has no span head.
   """
-  check_head(run, *squad.HEADS.values())
   known, outputs, found = run.config.fine_tuned, _outputs(run, asked), []
   head = HEADS[known.head][0][0]
   for number, rows in enumerate(asked):

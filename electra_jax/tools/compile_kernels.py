@@ -50,9 +50,9 @@ def by_part(hlo: str) -> dict[str, tuple[int, int]]:
   return {part: count for part, count in counts.items() if count[0]}
 
 
-def table(parts: Mapping[str, tuple[int, int]], clock: float, mesh: str) -> Table:
+def table(parts: Mapping[str, tuple[int, int]], clock: float) -> Table:
   """What each part of `by_part` takes; `clock` is the chip's, in cycles/s."""
-  shown = Table(title=f"{mesh}: kernels of a step, as the compiler expects them", title_justify="left")
+  shown = Table(title="Kernels of a step, as the compiler expects them", title_justify="left")
   for heading in ("part", "kernels", "cycles", "ms", "%"):
     shown.add_column(heading, justify="left" if heading == "part" else "right")
   total = sum(cycles for _, cycles in parts.values())

@@ -10,7 +10,7 @@ from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads, task_heads
 from electra_jax.inference.pretraining_heads import Answer, Judged, Run
 from electra_jax.inference.task_heads import Said
-from electra_jax.tasks import Feature, squad
+from electra_jax.tasks import Feature
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
 NUM_SPANS = 5  # candidates of an answer that are written
@@ -143,12 +143,6 @@ def _record(item: Item, said: Said, **more) -> dict:
   return item | more | ({"was_cut": True} if said.was_cut else {})
 
 
-def encode_texts(run: Run, item: Item) -> list[Feature]:
-  """Raises where the model has no classes, or the texts cannot be read."""
-  task_heads.check_head(run, "classification", "regression")
-  return task_heads.encode_texts(run, item["text"], item.get("pair"))
-
-
 def record_classes(item: Item, said: Said) -> dict:
   """The likeliest label and all probabilities; of labels that may be true together also those of at least one half; of
   a regression its value or values.
@@ -163,12 +157,6 @@ def record_classes(item: Item, said: Said) -> dict:
   return _record(item, said, label=labels[int(values.argmax())], **together, probabilities=by_label)
 
 
-def encode_words(run: Run, item: Item) -> list[Feature]:
-  """Raises where the model has no tags, or there is no word."""
-  task_heads.check_head(run, "tagging")
-  return task_heads.encode_words(run, item["words"])
-
-
 def record_tags(item: Item, said: Said) -> dict:
   """The words with the tag of each, and its probability; null for words that were cut off."""
   words = item["words"].split() if isinstance(item["words"], str) else item["words"]
@@ -177,23 +165,11 @@ def record_tags(item: Item, said: Said) -> dict:
                  probabilities=probabilities + [None] * (len(words) - len(probabilities)))
 
 
-def encode_choices(run: Run, item: Item) -> list[Feature]:
-  """Raises where the model makes no choices, or there are none."""
-  task_heads.check_head(run, "multiple_choice")
-  return task_heads.encode_choices(run, item["text"], item["choices"], item.get("question"))
-
-
 def record_choice(item: Item, said: Said) -> dict:
   """The likeliest choice with its number from 0, and all probabilities."""
   best = int(said.found.argmax())
   return _record(item, said, choice=item["choices"][best], number=best,
                  probabilities=[_rounded(float(p)) for p in said.found])
-
-
-def encode_question(run: Run, item: Item) -> list[Feature]:
-  """Raises where the model answers no questions, or the texts cannot be read."""
-  task_heads.check_head(run, *squad.HEADS.values())
-  return task_heads.encode_question(run, item["question"], item["context"])
 
 
 def record_answer(item: Item, said: Said) -> dict:
@@ -262,13 +238,16 @@ TASKS = {
                  record_sentence, is_drawn=True),
   "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
                 record_embedding),
-  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",), encode_texts,
+  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",),
+                   lambda run, item: task_heads.encode_texts(run, item["text"], item.get("pair")),
                    _without_options(task_heads.classify), record_classes, optional=("pair",)),
-  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",), encode_words,
+  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",),
+              lambda run, item: task_heads.encode_words(run, item["words"]),
               _without_options(task_heads.tag), record_tags, lists=("words",)),
   "choose": Task("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
-                 encode_choices, _without_options(task_heads.choose), record_choice, optional=("question",),
-                 lists=("choices",)),
-  "question": Task("the answer in a text (question and context)", ("question", "context"), encode_question,
+                 lambda run, item: task_heads.encode_choices(run, item["text"], item["choices"], item.get("question")),
+                 _without_options(task_heads.choose), record_choice, optional=("question",), lists=("choices",)),
+  "question": Task("the answer in a text (question and context)", ("question", "context"),
+                   lambda run, item: task_heads.encode_question(run, item["question"], item["context"]),
                    _without_options(task_heads.answer_questions), record_answer),
 }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from ml_collections import FrozenConfigDict
 
 from configs import bert_small
 from electra_jax import config as config_lib
@@ -161,8 +162,10 @@ def test_mistakes(tmp_path):
       items_of(TASKS[task], arguments)
   with pytest.raises(UserError, match="--pair belongs"):
     items_of(TASKS["classify"], ["a", "b"], "c")
+  branches = run.config.to_dict()
+  branches["fine_tuned"]["head"] = "multiple_choice"
   with pytest.raises(UserError, match="nothing to choose"):
-    task_heads.encode_choices(run, "a", "one text")
+    task_heads.encode_choices(run._replace(config=FrozenConfigDict(branches)), "a", "one text")
 
 
 def test_questions_are_typed_field_by_field():
