@@ -65,8 +65,8 @@ def classify(run, texts) -> list[dict[str, float]]:
   """
   from electra_jax.inference import task_heads
   asked = [task_heads.encode_texts(run, *([text] if isinstance(text, str) else text)) for text in texts]
-  return [dict(zip(said.found.labels or ("score",), map(float, said.found.values), strict=True))
-          for said in task_heads.classify(run, asked)]
+  return [dict(zip(prediction.value.labels or ("score",), map(float, prediction.value.values), strict=True))
+          for prediction in task_heads.classify(run, asked)]
 
 
 def answer(run, question: str, context: str):
@@ -77,4 +77,4 @@ def answer(run, question: str, context: str):
   True
   """
   from electra_jax.inference import task_heads
-  return task_heads.answer_questions(run, [task_heads.encode_question(run, question, context)])[0].found
+  return task_heads.answer_questions(run, [task_heads.encode_question(run, question, context)])[0].value

@@ -117,13 +117,13 @@ def test_several_labels_at_once_from_the_table_to_the_answer_and_transformers_fi
     assert (tmp_path / "run" / name).exists()
   loaded = loading.load(str(tmp_path / "run"))
   (said,) = task_heads.classify(loaded, [task_heads.encode_texts(loaded, "the cat sat")])
-  assert said.found.scores == "sigmoid" and said.found.labels == ("good", "night")
+  assert said.value.scores == "sigmoid" and said.value.labels == ("good", "night")
   export.export(str(tmp_path / "run"), str(tmp_path / "out"))
   assert json.loads((tmp_path / "out/config.json").read_text())["problem_type"] == "multi_label_classification"
   assert "always the commonest answer, micro_f1 " in (tmp_path / "out/README.md").read_text()
   published = loading.load(str(tmp_path / "out"))
   (again,) = task_heads.classify(published, [task_heads.encode_texts(published, "the cat sat")])
-  np.testing.assert_allclose(again.found.values, said.found.values, atol=2e-3)
+  np.testing.assert_allclose(again.value.values, said.value.values, atol=2e-3)
   assert "always the commonest answer" in report.page(report.read(str(tmp_path / "run")))
 
 

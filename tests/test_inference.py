@@ -148,7 +148,7 @@ def test_words_take_the_highest_probability_of_their_pieces(tokenizer):
   for text in [*TEXT, "it's a café, naïve 中文 🙂!"]:
     sentence = sentences.encode(tokenizer, text, 128)
     drawn = np.random.default_rng(0).uniform(size=len(sentence.ids))
-    tokens = [pretraining_heads.Judged(*sentence.offsets[i], drawn[i]) for i in sentence.ordinary]
+    tokens = [pretraining_heads.TokenScore(*sentence.offsets[i], drawn[i]) for i in sentence.ordinary]
     words = pretraining_heads.judge_words(text, tokens)
     assert [text[word.start:word.end] for word in words] == [w.group() for w in pretraining_heads.WORD.finditer(text)]
     visible = [t.probability for t in tokens if text[t.start:max(t.end, t.start + 1)].strip()]

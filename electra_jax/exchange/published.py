@@ -38,7 +38,7 @@ NO_VOCABULARY = "The published model has no vocabulary beside it"
 
 
 class Published(NamedTuple):
-  """The parts of a `loading.Run`."""
+  """The parts of a `loading.TrainedModel`."""
 
   config: FrozenConfigDict  # the branches that answering reads
   tokenizer: tokenizers.Tokenizer

@@ -1,4 +1,4 @@
-"""Loading of what was trained: a run's workdir, a fine-tuned one, or published weights become a Run."""
+"""Loading of what was trained: a run's workdir, a fine-tuned one, or published weights become a TrainedModel."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from electra_jax.training import checkpoints
 LABELS_FILE = "labels.json"  # beside the checkpoints of a fine-tuned run: task, head, label names
 
 
-class Run(NamedTuple):
+class TrainedModel(NamedTuple):
   """A trained run, ready to answer."""
 
   config: FrozenConfigDict
@@ -33,7 +33,7 @@ class Run(NamedTuple):
   folder: str = ""  # that it was read from
 
 
-def load(workdir: str, step: int | None = None) -> Run:
+def load(workdir: str, step: int | None = None) -> TrainedModel:
   """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
 
   In place of a workdir it takes an export or published weights, of any of `exchange.formats`, or their name on the
@@ -48,7 +48,7 @@ def load(workdir: str, step: int | None = None) -> Run:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
                       fix="leave --step out, or give the workdir of a run")
     config, tokenizer, params, network = published.load(workdir)
-    return Run(config, tokenizer, None, params, network, workdir)
+    return TrainedModel(config, tokenizer, None, params, network, workdir)
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
@@ -59,9 +59,9 @@ def load(workdir: str, step: int | None = None) -> Run:
     facts = _read_labels(workdir)
     transformer = with_task(transformer, config.task, facts["num_labels"])
     network = predictors.separate(predictors.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
-    return Run(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
+    return TrainedModel(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
   network = predictors.make(transformer, config.generator, config.objective)
-  return Run(config, tokenizer, step, params, network)
+  return TrainedModel(config, tokenizer, step, params, network)
 
 
 def _read_labels(workdir: str) -> dict:
@@ -79,14 +79,14 @@ def _read_labels(workdir: str) -> dict:
 
 def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
   """The config of a fine-tuned run with what `task_heads` must know of its head."""
-  known = config.to_dict()
+  branches = config.to_dict()
   keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
   # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.
   scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
   head = "classification" if scores == "sigmoid" else facts["head"]
-  known["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
-                         **{key: known["task"][key] for key in keys},
+  branches["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
+                         **{key: branches["task"][key] for key in keys},
                          "is_answerable_known": facts["task"] == "squad_v2.0",  # of v1.1 that head was not trained
                          "null_odds_threshold": results.null_odds_threshold(workdir)}
-  known["objective"]["name"], known["generator"]["kind"] = facts["task"], "none"
-  return FrozenConfigDict(known)
+  branches["objective"]["name"], branches["generator"]["kind"] = facts["task"], "none"
+  return FrozenConfigDict(branches)

@@ -19,7 +19,7 @@ from electra_jax.data import masking, sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
 from electra_jax.exchange import sentence_transformers
-from electra_jax.inference.loading import Run
+from electra_jax.inference.loading import TrainedModel
 from electra_jax.inference.loading import load as load
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.heads import POOLINGS
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
   probability: float
 
 
-class Judged(NamedTuple):
+class TokenScore(NamedTuple):
   """The discriminator's view of a token or a word, which stands at text[start:end]."""
 
   start: int
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
   probability: float  # that it was replaced
 
 
-def encode(run: Run, text: str | Sentence) -> Sentence:
+def encode(run: TrainedModel, text: str | Sentence) -> Sentence:
   """`sentences.encode` with the run's tokenizer and length; what is encoded already stays.
 
   Raises:
@@ -59,7 +59,7 @@ def encode(run: Run, text: str | Sentence) -> Sentence:
   return sentences.encode(run.tokenizer, text, run.config.data.sequence_length)
 
 
-def make_batch(run: Run, encoded: Sequence[Sentence]) -> Batch:
+def make_batch(run: TrainedModel, encoded: Sequence[Sentence]) -> Batch:
   """`sentences.make_batch` with the run's padding and length."""
   return sentences.make_batch(encoded, run.tokenizer.pad_id, run.config.data.sequence_length)
 
@@ -71,14 +71,14 @@ def batches_of(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[l
     yield order[start:start + BATCH_SIZE]
 
 
-def special_rows(run: Run) -> Bool[np.ndarray, "vocab"]:
+def special_rows(run: TrainedModel) -> Bool[np.ndarray, "vocab"]:
   """Which rows of the token table are never an answer: special tokens, and those behind the vocabulary."""
   is_special = np.zeros(run.config.model.vocab_size, bool)
   is_special[[*run.tokenizer.special_ids, *range(run.tokenizer.vocab_size, len(is_special))]] = True
   return is_special
 
 
-def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
   """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
 
   Several masks of one text are filled independently of each other, as in training.
@@ -93,7 +93,7 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
     raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
                     fix="use --top_k=5")
   encoded = [encode(run, text) for text in texts]
-  found = [[] for _ in encoded]
+  candidates = [[] for _ in encoded]
   with_masks = [i for i, sentence in enumerate(encoded) if sentence.masks]
   if with_masks:
     _check_masked_lm(run, "This run has no masked LM to fill masks with")
@@ -101,10 +101,10 @@ def fill_mask(run: Run, texts: Sequence[str | Sentence], top_k: int = 5) -> list
     batch = make_batch(run, [encoded[i] for i in indices])
     ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
     for row, i in enumerate(indices):
-      found[i] = [[Candidate(piece_text(tokenizer, int(token)), int(token), float(probability))
-                   for token, probability in zip(ids[row, slot], probabilities[row, slot])]
-                  for slot in range(len(encoded[i].masks))]
-  return found
+      candidates[i] = [[Candidate(piece_text(tokenizer, int(token)), int(token), float(probability))
+                        for token, probability in zip(ids[row, slot], probabilities[row, slot])]
+                       for slot in range(len(encoded[i].masks))]
+  return candidates
 
 
 @functools.partial(jax.jit, static_argnames=("network", "top_k"))
@@ -115,7 +115,7 @@ def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Ne
   return ids, best
 
 
-def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
   """`fill_mask`, but generator and discriminator rank the candidates together (ELECTRA Appendix E).
 
   A candidate's probability is the appendix's p_data, which is not normalised over them; at most 100 are ranked. While
@@ -124,17 +124,17 @@ def fill_mask_together(run: Run, encoded: Sequence[Sentence], top_k: int = 5) ->
   tokenizer = run.tokenizer
   is_special = special_rows(run)
   number = min(electra_mlm.NUM_CANDIDATES, int((~is_special).sum()))
-  found = [[] for _ in encoded]
+  candidates = [[] for _ in encoded]
   for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
     batch = make_batch(run, [encoded[i] for i in indices])
     settings = (run.config.objective.sampling_temperature, electra_mlm.corrupted_share(run.config))
     ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
     for row, i in enumerate(indices):
       order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]
-      found[i] = [[Candidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
-                             float(p_data[row, slot, j])) for j in order[slot]]
-                  for slot in range(len(encoded[i].masks))]
-  return found
+      candidates[i] = [[Candidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
+                                  float(p_data[row, slot, j])) for j in order[slot]]
+                       for slot in range(len(encoded[i].masks))]
+  return candidates
 
 
 @functools.partial(jax.jit, static_argnames=("network", "number", "settings"))
@@ -146,7 +146,7 @@ def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Net
                           batch["masked_positions"], number, mask_rate)
 
 
-def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judged]]:
+def detect_replaced(run: TrainedModel, texts: Sequence[str | Sentence]) -> list[list[TokenScore]]:
   """For each text the probability "replaced" of its tokens, special ones left out, with character offsets.
 
   Fill masks first: the discriminator never saw a mask token in training.
@@ -156,14 +156,14 @@ def detect_replaced(run: Run, texts: Sequence[str | Sentence]) -> list[list[Judg
   """
   check_electra(run, "This run has no discriminator to find replaced words with")
   encoded = [encode(run, text) for text in texts]
-  found = [[] for _ in encoded]
+  scores = [[] for _ in encoded]
   for indices in batches_of(encoded, range(len(encoded))):
     batch = make_batch(run, [encoded[i] for i in indices])
     probabilities = jax.device_get(_replaced_probabilities(run.params, batch, run.network))
     for row, i in enumerate(indices):
-      found[i] = [Judged(*encoded[i].offsets[position], float(probabilities[row, position]))
-                  for position in encoded[i].ordinary]
-  return found
+      scores[i] = [TokenScore(*encoded[i].offsets[position], float(probabilities[row, position]))
+                   for position in encoded[i].ordinary]
+  return scores
 
 
 @functools.partial(jax.jit, static_argnames="network")
@@ -171,7 +171,8 @@ def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "ba
   return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
 
 
-def embed(run: Run, texts: Sequence[str | Sentence], pooling: str | None = None) -> list[Float[np.ndarray, "hidden"]]:
+def embed(run: TrainedModel, texts: Sequence[str | Sentence], pooling: str | None = None
+          ) -> list[Float[np.ndarray, "hidden"]]:
   """For each text a vector of the kept encoder's last layer: the mean over its tokens, special ones too, or [CLS]'s.
 
   Args:
@@ -187,12 +188,12 @@ def embed(run: Run, texts: Sequence[str | Sentence], pooling: str | None = None)
   if pooling not in POOLINGS:
     raise UserError("The pooling is unknown", got=pooling, allowed=", ".join(POOLINGS), fix="use --pooling=mean")
   encoded = [encode(run, text.lower() if own.lowercase and isinstance(text, str) else text) for text in texts]
-  found = [np.empty(0)] * len(encoded)
+  vectors_of = [np.empty(0)] * len(encoded)
   for indices in batches_of(encoded, range(len(encoded))):
     vectors = jax.device_get(pooled(run.params, make_batch(run, [encoded[i] for i in indices]), run.network, pooling))
     for vector, i in zip(vectors, indices):
-      found[i] = vector / max(float(np.linalg.norm(vector)), 1e-12) if own.is_normalised else vector
-  return found
+      vectors_of[i] = vector / max(float(np.linalg.norm(vector)), 1e-12) if own.is_normalised else vector
+  return vectors_of
 
 
 @functools.partial(jax.jit, static_argnames=("network", "pooling"))
@@ -202,12 +203,13 @@ def pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch
   return POOLINGS[pooling](hidden, batch["attention_mask"])
 
 
-def judge_words(text: str, tokens: Sequence[Judged]) -> list[Judged]:
+def judge_words(text: str, tokens: Sequence[TokenScore]) -> list[TokenScore]:
   """Words and signs of a text with the highest probability among their tokens: one replaced piece spoils a word.
 
-  >>> judge_words("a mat.", [Judged(0, 1, 0.25), Judged(2, 4, 0.5), Judged(4, 5, 0.75), Judged(5, 6, 0.0)])
-  [Judged(start=0, end=1, probability=0.25), Judged(start=2, end=5, probability=0.75), \
-Judged(start=5, end=6, probability=0.0)]
+  >>> judge_words("a mat.", [TokenScore(0, 1, 0.25), TokenScore(2, 4, 0.5), TokenScore(4, 5, 0.75),
+  ...                        TokenScore(5, 6, 0.0)])
+  [TokenScore(start=0, end=1, probability=0.25), TokenScore(start=2, end=5, probability=0.75), \
+TokenScore(start=5, end=6, probability=0.0)]
   """
   words = []
   for word in WORD.finditer(text):
@@ -215,11 +217,11 @@ Judged(start=5, end=6, probability=0.0)]
     parts = [token.probability for token in tokens
              if token.start < word.end() and max(token.end, token.start + 1) > word.start()]
     if parts:
-      words.append(Judged(word.start(), word.end(), max(parts)))
+      words.append(TokenScore(word.start(), word.end(), max(parts)))
   return words
 
 
-def mask(run: Run, batch: Batch, seed: int = 0) -> Batch:
+def mask(run: TrainedModel, batch: Batch, seed: int = 0) -> Batch:
   """The batch with tokens masked as in training: data.masking of the run's config; new masks for each seed and row."""
   tokenizer, rows = run.tokenizer, np.arange(len(batch["input_ids"]))
   num_tokens = batch["attention_mask"].sum(axis=1).astype(np.int32)
@@ -229,7 +231,7 @@ def mask(run: Run, batch: Batch, seed: int = 0) -> Batch:
                                     mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size)
 
 
-def corrupt(run: Run, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch length"]:
+def corrupt(run: TrainedModel, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch length"]:
   """The discriminator's input: the generator's draws at the masked positions of a pipeline batch (ELECTRA section 2).
 
   Raises:
@@ -245,14 +247,14 @@ def _corrupt(params, batch, rng, network: Network, config_objective: ConfigDict)
   return generators.corrupt(rng, network.mlm_logits(params, batch), batch, config_objective).ids
 
 
-def _check_masked_lm(run: Run, what: str) -> None:
+def _check_masked_lm(run: TrainedModel, what: str) -> None:
   if run.network.mlm_logits is None:
     raise UserError(what, got=f"generator.kind={run.config.generator.kind!r}",
                     allowed="a run with generator.kind='learned', or a masked LM",
                     fix="ask it about sentences without masks: it judges their words")
 
 
-def check_electra(run: Run, what: str) -> None:
+def check_electra(run: TrainedModel, what: str) -> None:
   """Raises the UserError `what` where there is no discriminator."""
   if run.network.rtd_logits is None:
     raise UserError(what, got=f"objective.name={run.config.objective.name!r}",
@@ -277,23 +279,23 @@ class Corruption(NamedTuple):
   """What became of a sentence in the hands of the generator."""
 
   sentence: Sentence
-  words: list[Judged]
+  words: list[TokenScore]
   num_masked: int
   replacements: list[Replacement]
 
 
-class Answer(NamedTuple):
+class SentenceAnswer(NamedTuple):
   """Everything that a run says about one sentence."""
 
   sentence: Sentence
   candidates: list[list[Candidate]]  # per mask, best first
   filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
-  words: list[Judged] | None  # of `filled`; None: the run has no discriminator
+  words: list[TokenScore] | None  # of `filled`; None: the run has no discriminator
   corruption: Corruption | None  # only if asked for, and only of a sentence without masks
   combined: list[list[Candidate]] | None = None  # as `candidates`, of both networks together; only if asked for
 
 
-def encode_question(run: Run, text: str | Sentence) -> Sentence:
+def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
   """`encode`, for a text that the run has something to say about.
 
   Raises:
@@ -308,8 +310,8 @@ def encode_question(run: Run, text: str | Sentence) -> Sentence:
   return sentence
 
 
-def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
-           seed: int = 0, with_combined: bool = False) -> list[Answer]:
+def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
+           seed: int = 0, with_combined: bool = False) -> list[SentenceAnswer]:
   """What the run says about each text; `with_combined` costs 100 passes a mask and is left out where it has no sense.
 
   Raises:
@@ -317,7 +319,7 @@ def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_co
   """
   encoded = [encode_question(run, text) for text in texts]
   candidates = fill_mask(run, encoded, top_k)
-  best = [{position: found[0].token_id for position, found in zip(sentence.masks, masks)}
+  best = [{position: ranked[0].token_id for position, ranked in zip(sentence.masks, masks)}
           for sentence, masks in zip(encoded, candidates)]
   filled = [sentences.put_in(run.tokenizer, sentence, new_ids) for sentence, new_ids in zip(encoded, best)]
   words, corruptions = [None] * len(texts), [None] * len(texts)
@@ -330,10 +332,10 @@ def answer(run: Run, texts: Sequence[str | Sentence], *, top_k: int = 5, with_co
   combined = [None] * len(texts)
   if with_combined and electra_mlm.applies(run.config):
     combined = fill_mask_together(run, encoded, top_k)
-  return [Answer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
+  return [SentenceAnswer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
 
 
-def corrupt_sentences(run: Run, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:
+def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:
   """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
 
   Raises:

@@ -1,7 +1,7 @@
 """Answers of a fine-tuned model: classes of a text or pair, tags of words, the best choice, an answer in a text.
 
 Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
-there; `Said.was_cut` tells.
+there; `Prediction.was_cut` tells.
 """
 
 import functools
@@ -16,7 +16,7 @@ from scipy.special import expit, softmax
 
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
-from electra_jax.inference.pretraining_heads import Run
+from electra_jax.inference.pretraining_heads import TrainedModel
 from electra_jax.objectives.predictors import Network
 from electra_jax.tasks import HEADS, batches, features, race, sequences, squad
 from electra_jax.tasks.base import Example, Feature
@@ -25,10 +25,10 @@ SCORES = {"softmax": softmax, "sigmoid": expit, "none": lambda logits: logits}  
 ROWS = (1, 4, 16, pretraining_heads.BATCH_SIZE)  # sizes of batches, so that few programs compile
 
 
-class Said(NamedTuple):
+class Prediction(NamedTuple):
   """An answer."""
 
-  found: Any  # Classes, Tags, probabilities of the choices, or Answer
+  value: Any  # Classes, Tags, probabilities of the choices, or SpanAnswer
   was_cut: bool  # whether the model read all of the texts
 
 
@@ -47,7 +47,7 @@ class Tags(NamedTuple):
   probabilities: Float[np.ndarray, "words"]  # of the words that were read
 
 
-class Answer(NamedTuple):
+class SpanAnswer(NamedTuple):
   """The best span of a context."""
 
   text: str  # "": the model finds that the context does not answer the question
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 # ---- encoding ----
 
 
-def encode_texts(run: Run, first: str, second: str | None = None) -> list[Feature]:
+def encode_texts(run: TrainedModel, first: str, second: str | None = None) -> list[Feature]:
   """A text, or a pair.
 
   Raises:
@@ -71,7 +71,7 @@ def encode_texts(run: Run, first: str, second: str | None = None) -> list[Featur
   return [features.sequence(run.tokenizer, texts, run.config.data.sequence_length)]
 
 
-def encode_words(run: Run, words: str | Sequence[str]) -> list[Feature]:
+def encode_words(run: TrainedModel, words: str | Sequence[str]) -> list[Feature]:
   """A sentence of words, as a list or with blanks between them.
 
   Raises:
@@ -84,7 +84,7 @@ def encode_words(run: Run, words: str | Sequence[str]) -> list[Feature]:
   return [features.words(run.tokenizer, example, run.config.data.sequence_length, {}) | {"_example": example}]
 
 
-def encode_choices(run: Run, text: str, choices: Sequence[str], question: str | None = None) -> list[Feature]:
+def encode_choices(run: TrainedModel, text: str, choices: Sequence[str], question: str | None = None) -> list[Feature]:
   """A row for each choice, with the question in front of it if there is one (RACE).
 
   Raises:
@@ -100,7 +100,7 @@ def encode_choices(run: Run, text: str, choices: Sequence[str], question: str | 
                       run.config.fine_tuned.max_question_length)
 
 
-def encode_question(run: Run, question: str, context: str) -> list[Feature]:
+def encode_question(run: TrainedModel, question: str, context: str) -> list[Feature]:
   """The question with overlapping windows of the context.
 
   Raises:
@@ -109,20 +109,20 @@ def encode_question(run: Run, question: str, context: str) -> list[Feature]:
   _check_head(run, *squad.HEADS.values())
   _check_text("question", question)
   _check_text("context", context)
-  known, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
+  head, example = run.config.fine_tuned, Example("", (question, context), None, repr(question[:60]))
   rows = squad.windows(example, *squad.encode_context(run.tokenizer, context), run.tokenizer,
-                       run.config.data.sequence_length, stride=known.window_stride,
-                       max_question=known.max_question_length, with_null=known.is_answerable_known,
-                       is_joint=known.head == "joint_span")
+                       run.config.data.sequence_length, stride=head.window_stride,
+                       max_question=head.max_question_length, with_null=head.is_answerable_known,
+                       is_joint=head.head == "joint_span")
   return [row | {"_example": example} for row in rows]
 
 
-def _check_head(run: Run, *heads: str) -> None:
+def _check_head(run: TrainedModel, *heads: str) -> None:
   """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
-  found = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
-  if found not in heads:
+  own = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
+  if own not in heads:
     raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
-                    got=found.replace("_", " ") or "no head of fine-tuning",
+                    got=own.replace("_", " ") or "no head of fine-tuning",
                     allowed="a fine-tuned run, its export, or such a Hugging Face folder",
                     fix="fine-tune it first, or ask for something else with --task")
 
@@ -136,64 +136,64 @@ def _check_text(field: str, text: str) -> None:
 # ---- answers ----
 
 
-def classify(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+def classify(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction]:
   """`Classes` of each text or pair."""
   scores, labels = run.config.fine_tuned.scores, tuple(run.config.fine_tuned.labels)
   if scores == "none" and len(labels) <= 1:
     labels = ()
   outputs = _outputs(run, asked)["classification_head"]
-  return _said(asked, [Classes(labels, SCORES[scores](rows[0]), scores) for rows in outputs])
+  return _predictions(asked, [Classes(labels, SCORES[scores](rows[0]), scores) for rows in outputs])
 
 
-def tag(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+def tag(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction]:
   """`Tags` of each sentence."""
   outputs, labels = _outputs(run, asked)["tagging_head"], tuple(run.config.fine_tuned.labels)
-  found = []
-  for rows, asked_one in zip(outputs, asked):
-    (names,) = sequences.decode_tags({"tagging_head": rows}, asked_one, [asked_one[0]["_example"]], labels)
-    found.append(Tags(names or (), softmax(rows[0][asked_one[0]["_first"]], axis=-1).max(axis=-1)))
-  return _said(asked, found)
+  tags = []
+  for rows, features_of in zip(outputs, asked):
+    (names,) = sequences.decode_tags({"tagging_head": rows}, features_of, [features_of[0]["_example"]], labels)
+    tags.append(Tags(names or (), softmax(rows[0][features_of[0]["_first"]], axis=-1).max(axis=-1)))
+  return _predictions(asked, tags)
 
 
-def choose(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
+def choose(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction]:
   """The probability of each choice."""
-  return _said(asked, [softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
+  return _predictions(asked, [softmax(np.concatenate(rows)) for rows in _outputs(run, asked)["multiple_choice_head"]])
 
 
-def answer_questions(run: Run, asked: Sequence[list[Feature]]) -> list[Said]:
-  """An `Answer` to each question.
+def answer_questions(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction]:
+  """An `SpanAnswer` to each question.
 
   What was fine-tuned here on SQuAD 2.0 says by a head of its own whether there is an answer, with the threshold that
   its dev set chose. Of others `null_odds` is the score of [CLS] as an answer minus that of the best one, and they
   always answer: nobody can see from their files whether they have learnt not to.
   """
-  known, outputs, found = run.config.fine_tuned, _outputs(run, asked), []
-  head = HEADS[known.head][0][0]
+  settings, outputs, answers = run.config.fine_tuned, _outputs(run, asked), []
+  head = HEADS[settings.head][0][0]
   for number, rows in enumerate(asked):
     spans = outputs[head][number]
-    null = outputs["answerable_head"][number] if known.is_answerable_known else np.zeros(len(rows))
+    null = outputs["answerable_head"][number] if settings.is_answerable_known else np.zeros(len(rows))
     outputs_of: dict[str, Any] = {head: spans, "answerable_head": null}
-    (one,) = squad.decode(outputs_of, [row | {"_example": 0} for row in rows],
-                          [rows[0]["_example"]], max_answer=known.max_answer_length, num_best=known.num_best)
-    one = one or squad.Answer((), np.nan)  # of a network that says no numbers
-    text, odds = squad.best_text(one), one.null_odds
-    if known.is_answerable_known:
-      text = text if odds <= known.null_odds_threshold else ""
-    elif one.candidates:
-      best = one.candidates[0]
+    (answer,) = squad.decode(outputs_of, [row | {"_example": 0} for row in rows], [rows[0]["_example"]],
+                             max_answer=settings.max_answer_length, num_best=settings.num_best)
+    answer = answer or squad.Answer((), np.nan)  # of a network whose outputs are not finite
+    text, odds = squad.best_text(answer), answer.null_odds
+    if settings.is_answerable_known:
+      text = text if odds <= settings.null_odds_threshold else ""
+    elif answer.candidates:
+      best = answer.candidates[0]
       odds = min(float(span[0, :2].sum()) for span in spans) - best.start_logit - best.end_logit
-    found.append(Answer(text, one.candidates, odds))
-  return _said(asked, found)
+    answers.append(SpanAnswer(text, answer.candidates, odds))
+  return _predictions(asked, answers)
 
 
-def _said(asked: Sequence[list[Feature]], found: list) -> list[Said]:
-  return [Said(one, any(row["_was_cut"] for row in rows)) for one, rows in zip(found, asked, strict=True)]
+def _predictions(asked: Sequence[list[Feature]], values: list) -> list[Prediction]:
+  return [Prediction(value, any(row["_was_cut"] for row in rows)) for value, rows in zip(values, asked, strict=True)]
 
 
-def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list]:
+def _outputs(run: TrainedModel, asked: Sequence[list[Feature]]) -> dict[str, list]:
   """{head: its outputs for each row of each question}; rows of similar length are computed together."""
-  rows = [row for one in asked for row in one]
-  found: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
+  rows = [row for features_of in asked for row in features_of]
+  values_of: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
   chunks = batches.by_length(rows, ROWS[-1])
 
   def compute(chosen: list[int]) -> dict[str, Array]:
@@ -205,9 +205,9 @@ def _outputs(run: Run, asked: Sequence[list[Feature]]) -> dict[str, list]:
   for chosen, outputs in zip(chunks, batches.one_ahead(map(compute, chunks)), strict=True):
     for name, values in jax.device_get(outputs).items():
       for value, i in zip(values, chosen):
-        found[name][i] = value
+        values_of[name][i] = value
   bounds = np.cumsum([0, *map(len, asked)])
-  return {name: [values[a:b] for a, b in itertools.pairwise(bounds)] for name, values in found.items()}
+  return {name: [values[a:b] for a, b in itertools.pairwise(bounds)] for name, values in values_of.items()}
 
 
 @functools.partial(jax.jit, static_argnames="network")

@@ -81,7 +81,7 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     yield number, item
 
 
-def answer_file(run: pretraining_heads.Run, path: str, task: Task, **options) -> Iterator[Answered]:
+def answer_file(run: pretraining_heads.TrainedModel, path: str, task: Task, **options) -> Iterator[Answered]:
   """Every question of a file with its answer, in its order, with a progress bar; a chunk is in memory.
 
   Raises:
@@ -189,7 +189,7 @@ def main(argv: list[str]) -> None:
     show(run, answered, task, name)
 
 
-def show(run: pretraining_heads.Run, answered: Iterator[Answered], task: Task, name: str) -> None:
+def show(run: pretraining_heads.TrainedModel, answered: Iterator[Answered], task: Task, name: str) -> None:
   """Draws the answers of a model called `name`, or prints them as JSON lines."""
   if not task.is_drawn:
     for row in answered:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from electra_jax.data.sentences import Sentence
-from electra_jax.inference.pretraining_heads import Answer, Candidate, Corruption, Judged, Replacement
+from electra_jax.inference.pretraining_heads import Candidate, Corruption, Replacement, SentenceAnswer, TokenScore
 
 COLUMN = 10  # width of the line names
 
@@ -27,7 +27,7 @@ class Screen(NamedTuple):
     """One named line; the terminal breaks it where it must."""
     self.console.print(Text.assemble((f"  {name:{COLUMN}}", "dim"), text), soft_wrap=True)
 
-  def judged(self, text: str, words: Sequence[Judged], drawn: Sequence[Replacement] = ()) -> Text:
+  def judged(self, text: str, words: Sequence[TokenScore], drawn: Sequence[Replacement] = ()) -> Text:
     """The text with its suspicious words marked; what the generator really put in is underlined."""
     shown, copied = Text(), 0
     for start, end, probability in words:
@@ -53,7 +53,7 @@ def was_drawn(start: int, end: int, replacements: Sequence[Replacement]) -> bool
   return any(drawn.start < end and drawn.end > start for drawn in replacements)
 
 
-def show(answers: Sequence[Answer], screen: Screen) -> None:
+def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
   """Prints the answers one below the other, then what the marks mean."""
   for answer in answers:
     screen.console.print(marked_masks(answer.sentence), soft_wrap=True)
@@ -103,7 +103,7 @@ def show_candidates(name: str, position: int, candidates: Sequence[Candidate], s
     screen.line(name if rank == 1 else "", row)
 
 
-def show_most_suspicious(text: str, words: Sequence[Judged], screen: Screen) -> None:
+def show_most_suspicious(text: str, words: Sequence[TokenScore], screen: Screen) -> None:
   """Where no word reaches the threshold, which one comes closest."""
   if words and (most := max(words, key=lambda word: word.probability)).probability < screen.threshold:
     screen.line("", Text(f"nothing reaches {screen.threshold:.0%}; closest: {text[most.start:most.end]} "

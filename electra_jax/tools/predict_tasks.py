@@ -8,8 +8,8 @@ import numpy as np
 from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads, task_heads
-from electra_jax.inference.pretraining_heads import Answer, Judged, Run
-from electra_jax.inference.task_heads import Said
+from electra_jax.inference.pretraining_heads import SentenceAnswer, TokenScore, TrainedModel
+from electra_jax.inference.task_heads import Prediction
 from electra_jax.tasks import Feature
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
@@ -21,14 +21,14 @@ class Task(NamedTuple):
 
   what: str  # for --help
   fields: tuple[str, ...]  # of a question; the first is also what a sentence on the command line and a .txt line is
-  encode: Callable[[Run, Item], Any]  # a question as `answer` takes it; raises the UserError of one without an answer
+  encode: Callable[[TrainedModel, Item], Any]  # a question as `answer` takes it; raises UserError where there is none
   answer: Callable[..., list[Any]]  # (run, encoded questions, **options) -> an answer each; every option has a default
   record: Callable[[Item, Any], dict]  # a question and its answer as JSON
   optional: tuple[str, ...] = ()  # further fields that a .jsonl line may have
   lists: tuple[str, ...] = ()  # fields that may be lists of texts
   is_drawn: bool = False  # whether predict_screen can draw the answers; the others are shown as JSON lines
 
-  def answers(self, run: Run, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
+  def answers(self, run: TrainedModel, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
     """Each question with its answer.
 
     Raises:
@@ -36,7 +36,7 @@ class Task(NamedTuple):
     """
     return zip(items, self.answer(run, [self.encode(run, item) for item in items], **options))
 
-  def records(self, run: Run, items: Sequence[Item], **options) -> list[dict]:
+  def records(self, run: TrainedModel, items: Sequence[Item], **options) -> list[dict]:
     """Each question with its answer as JSON."""
     return [self.record(*answered) for answered in self.answers(run, items, **options)]
 
@@ -44,14 +44,14 @@ class Task(NamedTuple):
 # ---- sentences: masks and replaced words ----
 
 
-def answer_sentences(run: Run, encoded: Sequence[Sentence], *, top_k: int = 5, with_corruption: bool = False,
-                     seed: int = 0, with_combined: bool = False, **unused) -> list[Answer]:
+def answer_sentences(run: TrainedModel, encoded: Sequence[Sentence], *, top_k: int = 5, with_corruption: bool = False,
+                     seed: int = 0, with_combined: bool = False, **unused) -> list[SentenceAnswer]:
   """Everything that the run says about each sentence."""
   return pretraining_heads.answer(run, encoded, top_k=top_k, with_corruption=with_corruption, seed=seed,
                                   with_combined=with_combined)
 
 
-def encode_masked(run: Run, item: Item) -> Sentence:
+def encode_masked(run: TrainedModel, item: Item) -> Sentence:
   """Raises where there is nothing to fill."""
   sentence = pretraining_heads.encode(run, item["text"])
   if not sentence.masks:
@@ -61,24 +61,24 @@ def encode_masked(run: Run, item: Item) -> Sentence:
   return sentence
 
 
-def fill_masks(run: Run, encoded: Sequence[Sentence], **options) -> list[Answer]:
+def fill_masks(run: TrainedModel, encoded: Sequence[Sentence], **options) -> list[SentenceAnswer]:
   """The masks alone."""
   return [answer._replace(words=None)
           for answer in answer_sentences(run, encoded, **options | {"with_corruption": False})]
 
 
-def encode_judged(run: Run, item: Item) -> Sentence:
+def encode_judged(run: TrainedModel, item: Item) -> Sentence:
   """Raises where nobody can judge the words."""
   pretraining_heads.check_electra(run, "This model has no discriminator to find replaced words with")
   return pretraining_heads.encode(run, item["text"])
 
 
-def detect(run: Run, encoded: Sequence[Sentence], **options) -> list[Answer]:
+def detect(run: TrainedModel, encoded: Sequence[Sentence], **options) -> list[SentenceAnswer]:
   """The discriminator's verdict alone; masks are filled before."""
   return [answer._replace(candidates=[], combined=None) for answer in answer_sentences(run, encoded, **options)]
 
 
-def record_sentence(item: Item, answer: Answer) -> dict:
+def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
   """An answer as JSON: offsets are half-open ranges of characters, probabilities lie in [0, 1]."""
   del item
   sentence = answer.sentence
@@ -109,20 +109,20 @@ def _rounded(probability: float) -> float:
   return round(probability, 6)
 
 
-def _judged(text: str, words: Sequence[Judged]) -> list[dict]:
+def _judged(text: str, words: Sequence[TokenScore]) -> list[dict]:
   return [{"word": text[start:end], "start": start, "end": end, "replaced": _rounded(p)} for start, end, p in words]
 
 
 # ---- vectors ----
 
 
-def encode_text(run: Run, item: Item) -> str:
+def encode_text(run: TrainedModel, item: Item) -> str:
   """The text itself, of which `embed` may want another case."""
   pretraining_heads.encode(run, item["text"])
   return item["text"]
 
 
-def embed(run: Run, texts: Sequence[str], *, pooling: str | None = None, **unused) -> list[np.ndarray]:
+def embed(run: TrainedModel, texts: Sequence[str], *, pooling: str | None = None, **unused) -> list[np.ndarray]:
   """A vector float32 [hidden] for each text."""
   return pretraining_heads.embed(run, texts, pooling)
 
@@ -135,52 +135,53 @@ def record_embedding(item: Item, vector: np.ndarray) -> dict:
 # ---- models that were fine-tuned ----
 
 
-def _without_options(answer: Callable[[Run, Sequence[list[Feature]]], list[Said]]) -> Callable[..., list[Said]]:
+def _without_options(answer: Callable[[TrainedModel, Sequence[list[Feature]]], list[Prediction]]
+                     ) -> Callable[..., list[Prediction]]:
   return lambda run, encoded, **unused: answer(run, encoded)
 
 
-def _record(item: Item, said: Said, **more) -> dict:
-  return item | more | ({"was_cut": True} if said.was_cut else {})
+def _record(item: Item, prediction: Prediction, **more) -> dict:
+  return item | more | ({"was_cut": True} if prediction.was_cut else {})
 
 
-def record_classes(item: Item, said: Said) -> dict:
+def record_classes(item: Item, prediction: Prediction) -> dict:
   """The likeliest label and all probabilities; of labels that may be true together also those of at least one half; of
   a regression its value or values.
   """
-  labels, values, scores = said.found
+  labels, values, scores = prediction.value
   if not labels:
-    return _record(item, said, value=_rounded(float(values[0])))
+    return _record(item, prediction, value=_rounded(float(values[0])))
   by_label = {label: _rounded(float(p)) for label, p in zip(labels, values, strict=True)}
   if scores == "none":
-    return _record(item, said, values=by_label)
+    return _record(item, prediction, values=by_label)
   together = {"labels": [label for label, p in zip(labels, values) if p >= 0.5]} if scores == "sigmoid" else {}
-  return _record(item, said, label=labels[int(values.argmax())], **together, probabilities=by_label)
+  return _record(item, prediction, label=labels[int(values.argmax())], **together, probabilities=by_label)
 
 
-def record_tags(item: Item, said: Said) -> dict:
+def record_tags(item: Item, prediction: Prediction) -> dict:
   """The words with the tag of each, and its probability; null for words that were cut off."""
   words = item["words"].split() if isinstance(item["words"], str) else item["words"]
-  probabilities = [_rounded(float(p)) for p in said.found.probabilities]
-  return _record(item, said, words=words, tags=list(said.found.names),
+  probabilities = [_rounded(float(p)) for p in prediction.value.probabilities]
+  return _record(item, prediction, words=words, tags=list(prediction.value.names),
                  probabilities=probabilities + [None] * (len(words) - len(probabilities)))
 
 
-def record_choice(item: Item, said: Said) -> dict:
+def record_choice(item: Item, prediction: Prediction) -> dict:
   """The likeliest choice with its number from 0, and all probabilities."""
-  best = int(said.found.argmax())
-  return _record(item, said, choice=item["choices"][best], number=best,
-                 probabilities=[_rounded(float(p)) for p in said.found])
+  best = int(prediction.value.argmax())
+  return _record(item, prediction, choice=item["choices"][best], number=best,
+                 probabilities=[_rounded(float(p)) for p in prediction.value])
 
 
-def record_answer(item: Item, said: Said) -> dict:
+def record_answer(item: Item, prediction: Prediction) -> dict:
   """The answer ("": there is none), and the candidates with their places in the context.
 
   `null_odds`: how much likelier no answer is than one, see `task_heads.answer_questions`.
   """
-  text, candidates, odds = said.found
+  text, candidates, odds = prediction.value
   shown = [{"text": c.text, "start": c.start, "end": c.end, "score": _rounded(c.start_logit + c.end_logit),
             "probability": _rounded(c.probability)} for c in candidates[:NUM_SPANS]]
-  record = _record(item, said, answer=text, null_odds=_rounded(odds), candidates=shown)
+  record = _record(item, prediction, answer=text, null_odds=_rounded(odds), candidates=shown)
   del record["context"]  # it may be long, and the line number tells which it is
   return record
 

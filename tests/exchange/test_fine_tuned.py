@@ -224,7 +224,7 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
   if pooler == "tanh":
     x = np.tanh(x @ head["dense"]["kernel"] + head["dense"]["bias"])
   logits = x @ head["output"]["kernel"] + head["output"]["bias"]
-  np.testing.assert_allclose(said.found.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
+  np.testing.assert_allclose(said.value.values, np.exp(logits) / np.exp(logits).sum(), atol=1e-5)
   assert set(TASKS["classify"].record(item, said)["probabilities"]) == {"bad", "good"}
   if pooling == "mean":
     with pytest.raises(UserError, match="classification_head over task"):

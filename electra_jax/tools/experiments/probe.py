@@ -48,7 +48,7 @@ class Score(NamedTuple):
   error: float
 
 
-def measure(run: pretraining_heads.Run, workdir: str) -> Score:
+def measure(run: pretraining_heads.TrainedModel, workdir: str) -> Score:
   """Accuracy of a frozen-encoder classifier: is the second half the first one's own, or another example's?
 
   Raises:
@@ -102,7 +102,7 @@ def _pairs(first, second):
   return np.concatenate([u, v, abs(u - v), u * v], axis=1), np.repeat([1.0, -1.0], len(first))
 
 
-def untrained(run: pretraining_heads.Run) -> pretraining_heads.Run:
+def untrained(run: pretraining_heads.TrainedModel) -> pretraining_heads.TrainedModel:
   """The same run with the parameters of its initialisation: what the probe finds without any training."""
   return run._replace(params=jax.jit(initial_params(run.config, run.tokenizer))(), step=0)
 
