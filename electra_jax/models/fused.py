@@ -97,16 +97,22 @@ def normalised(x: Float[Array, "*rows hidden"], norm_scale: Float[Array, "hidden
                epsilon: float) -> Float[Array, "*rows hidden"]:
   """(x - mean) / sqrt(variance + epsilon) * norm_scale + norm_bias.
 
-  The variance is the mean of squared differences: E[x^2] - E[x]^2 loses the digits that parity tests need.
+  The variance is the mean of squared differences: E[x^2] - E[x]^2 loses the digits that parity tests need. Not so of
+  16-bit activations on a TPU: there both means come with the product before, a pass less, and the difference loses a
+  twentieth of what the rounding of x loses.
   """
   standard, _ = _standardised(x, epsilon)
   return (standard * norm_scale + norm_bias).astype(x.dtype)
 
 
 def _standardised(x, epsilon):
+  in_one_pass = x.dtype.itemsize == 2 and sharding.platform() == "tpu"
   x = x.astype(jnp.float32)
-  centred = x - x.mean(-1, keepdims=True)
-  inverse = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+  mean = x.mean(-1, keepdims=True)
+  centred = x - mean
+  variance = (jnp.maximum(jnp.square(x).mean(-1, keepdims=True) - jnp.square(mean), 0) if in_one_pass else
+              jnp.square(centred).mean(-1, keepdims=True))
+  inverse = jax.lax.rsqrt(variance + epsilon)
   return centred * inverse, inverse
 
 

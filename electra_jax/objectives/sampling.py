@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from electra_jax import sharding
+from electra_jax.models import dropout
 from electra_jax.models.attention import MASK_BIAS
 
 SAMPLING_BLOCK = 128  # ids of a block, see `sample_ids`
@@ -33,13 +35,16 @@ def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> I
   """One draw a position from softmax(logits). Carries no gradient.
 
   By inverting the distribution function in two steps: first a block of ids, then one of the block. It needs one pass
-  over the logits and two random numbers a position, where the Gumbel trick needs two logarithms for each logit.
+  over the logits and two random numbers a position, where the Gumbel trick needs two logarithms for each logit. A TPU
+  would copy all logits for that; there the trick, with bits of a hash, takes two fifths of the time.
 
   >>> logits = jnp.array([[[0.0, 50.0, 0.0]]])
   >>> sample_ids(jax.random.key(0), logits).tolist()
   [[1]]
   """
   logits = jax.lax.stop_gradient(logits)
+  if sharding.platform() == "tpu":
+    return jnp.argmax(logits.astype(jnp.float32) + _gumbel(rng, logits.shape), axis=-1).astype(jnp.int32)
   padding = -logits.shape[-1] % SAMPLING_BLOCK
   if padding:
     logits = jnp.pad(logits, ((0, 0), (0, 0), (0, padding)), constant_values=MASK_BIAS)
@@ -50,6 +55,13 @@ def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> I
   chosen = jnp.take_along_axis(blocks, block[..., None, None], axis=2)[:, :, 0]  # [batch, predictions, ids of a block]
   within = _invert(id_rng, jnp.exp(chosen.astype(jnp.float32) - highest[:, :, 0]))
   return (block * SAMPLING_BLOCK + within).astype(jnp.int32)
+
+
+def _gumbel(rng: Array, shape: tuple[int, ...]) -> Float[Array, "batch predictions vocab"]:
+  """-log(-log(u)), u uniform over 2**23 values between 0 and 1."""
+  seeds = dropout.child_seeds(dropout.seeds_of(rng), dropout.positions(shape[:2])[..., None])
+  bits = dropout.bits(seeds, dropout.positions(shape[2:]))
+  return -jnp.log(-jnp.log((bits >> 9).astype(jnp.float32) * 2.0**-23 + 2.0**-24))
 
 
 def _invert(rng: Array, shares: Float[Array, "batch predictions parts"]) -> Int[Array, "batch predictions"]:

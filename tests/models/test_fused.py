@@ -65,6 +65,17 @@ def test_layer_norm_gradients(kernels):
   check_equal(ours, theirs)
 
 
+def test_layer_norm_on_a_tpu_loses_no_more_than_its_type(monkeypatch):
+  """Features far from zero, whose squares' mean is 65 times the variance, and one that is constant."""
+  arguments = (8 + normal(2, 16, 768, dtype=jnp.bfloat16).at[0, 0].set(0), 1 + normal(768, seed=2) / 8, normal(768))
+  found = []
+  for platform in ("cpu", "tpu"):
+    monkeypatch.setattr(sharding, "platform", lambda platform=platform: platform)
+    found.append(gradients(lambda *a: fused.layer_norm(*a, 1e-12, "xla"), arguments))
+  assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(found))
+  check_equal(*jax.tree.map(lambda x: x[1:] if x.ndim == 3 else x, found), tolerance=2**-8)
+
+
 @pytest.mark.parametrize("hidden_act", ("gelu", "gelu_new"))
 @pytest.mark.parametrize("kernels", ("xla", "interpret"))
 def test_gelu_gradients(hidden_act, kernels):

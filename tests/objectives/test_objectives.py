@@ -148,7 +148,9 @@ def test_replaced_label_when_the_sample_is_the_original():
     assert (corrupted != ids).astype(int).tolist() == [expected]
 
 
-def test_samples_follow_the_softmax_and_never_leave_the_vocabulary():
+@pytest.mark.parametrize("platform", ("cpu", "tpu"))
+def test_samples_follow_the_softmax_and_never_leave_the_vocabulary(platform, monkeypatch):
+  monkeypatch.setattr(sharding, "platform", lambda: platform)
   logits = jnp.log(jnp.array([0.5, 0.3, 0.2, 1.0])) + jnp.array([0.0, 0.0, 0.0, MASK_BIAS])
   draws = sampling.sample_ids(jax.random.key(0), jnp.broadcast_to(logits, (1, 50_000, 4)))
   shares = np.bincount(np.asarray(draws).ravel(), minlength=4) / 50_000
