@@ -25,7 +25,7 @@ from electra_jax.data import readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
 from electra_jax.finetuning import losses, predictions, pretrained, report, results
-from electra_jax.finetuning.predictions import Run, Split
+from electra_jax.finetuning.predictions import FineTuneSetup, Split
 from electra_jax.models.bert import Bert, with_task
 from electra_jax.optim import layerwise
 from electra_jax.tasks import batches
@@ -36,7 +36,7 @@ from electra_jax.training import workdir as workdir_lib
 CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 
-def finetune(given: ConfigDict, workdir: str, start: pretrained.Pretrained | None = None, recipe: str = ""
+def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncoder | None = None, recipe: str = ""
              ) -> dict[str, dict[str, float]]:
   """Trains `task.num_seeds` runs, or those that the workdir lacks. Returns {metric: summary over the seeds}.
 
@@ -92,14 +92,14 @@ def is_due(config: ConfigDict, step: int) -> bool:
   return bool(config.eval.finetune_tasks) and (is_last or progress.is_due(step, config.eval.finetune_every_steps))
 
 
-def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.Pretrained) -> dict[str, float]:
+def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.PretrainedEncoder) -> dict[str, float]:
   """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training's step: the medians over the seeds.
 
   Each task by its recipe, which is ELECTRA's Table 5, and of an encoder of Large's width its Large column, with those
   keys of `task`, `mesh` and `log` that the pre-training sets to something else than their default. Each has the folder
   <workdir>/finetune/<step>/<task>.
   """
-  found, defaults = {}, recipes.load_file(recipes.find("common")).defaults()
+  medians, defaults = {}, recipes.load_file(recipes.find("common")).defaults()
   own = {key: now for key, (_, now) in config_lib.diff(defaults, given).items() if key.startswith(CARRIED)}
   for name in given.eval.finetune_tasks.split(","):
     c = recipes.of_task(name, is_large=given.model.hidden_size >= 1024)
@@ -108,29 +108,29 @@ def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.P
       branch.batch_size = -(-branch.batch_size // jax.device_count()) * jax.device_count()
     c.task.update(name=name, init_from=f"{workdir} at step {step}")
     summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)
-    found |= {f"{name}/{metric}": row["median"] for metric, row in summary.items()}
-  return found
+    medians |= {f"{name}/{metric}": row["median"] for metric, row in summary.items()}
+  return medians
 
 
 def read_data(task: tasks.Task, tokenizer: Tokenizer, max_length: int, max_train_examples: int = 0) -> dict[str, Split]:
   """Every split that is trained or scored on, as features; 0 = all training examples."""
-  found = {}
+  splits = {}
   for split in task.splits:
     examples = task.read(split)
     if split == "train":
       examples = task.augment(batches.some(examples, max_train_examples))
-    found[split] = predictions.to_split(task, examples, tokenizer, max_length)
-  return found
+    splits[split] = predictions.to_split(task, examples, tokenizer, max_length)
+  return splits
 
 
-def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int) -> ConfigDict:
+def complete(given: ConfigDict, start: pretrained.PretrainedEncoder, num_features: int) -> ConfigDict:
   """The recipe with the sizes and the vocabulary of the encoder, and with the length of the training.
 
   Dropout rates stay the recipe's: a run without dropout in pre-training is fine-tuned with it.
   """
   c = ConfigDict(given.to_dict())
-  kept = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-  c.model.update({key: value for key, value in start.model.items() if key not in kept})
+  rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+  c.model.update({key: value for key, value in start.model.items() if key not in rates})
   c.data.sequence_length = c.task.max_length
   c.data.tokenizer.update(kind=start.tokenizer.kind, lowercase=start.tokenizer.lowercase,
                           vocab_size=start.tokenizer.vocab_size)
@@ -142,12 +142,13 @@ def complete(given: ConfigDict, start: pretrained.Pretrained, num_features: int)
   return c
 
 
-def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.Pretrained, mesh) -> Run:
+def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.PretrainedEncoder, mesh) -> FineTuneSetup:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
   tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, scale)
-  return Run(config, task, start, Bert(transformer, head_names=tasks.HEADS[task.head][0]), tx, learning_rate, mesh)
+  model = Bert(transformer, head_names=tasks.HEADS[task.head][0])
+  return FineTuneSetup(config, task, start, model, tx, learning_rate, mesh)
 
 
 def groups(config: ConfigDict, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -160,7 +161,7 @@ def groups(config: ConfigDict, finished: Sequence[int]) -> Iterator[tuple[int, .
       yield group
 
 
-def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdir: str) -> None:
+def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ...], workdir: str) -> None:
   """Trains some seeds together and records each one's dev scores, predictions and curve."""
   # ---- Set up: the programs, and when the dev split is scored.
   config, task, is_main = run.config, run.task, jax.process_index() == 0
@@ -231,7 +232,7 @@ def train_group(run: Run, data: dict[str, Split], seeds: tuple[int, ...], workdi
   results.drop_group_checkpoints(folder)
 
 
-def init_seeds(run: Run, seeds: Sequence[int]) -> SeedsState:
+def init_seeds(run: FineTuneSetup, seeds: Sequence[int]) -> SeedsState:
   """New parameters and moments of each seed, split over the devices as in pre-training."""
   start = None if run.config.task.from_scratch else run.start
   names = run.model.head_names
@@ -246,12 +247,12 @@ def init_seeds(run: Run, seeds: Sequence[int]) -> SeedsState:
                     jax.device_put(stacked, place.best_params), best)
 
 
-def shardings(run: Run, stacked: PyTree) -> SeedsState:
+def shardings(run: FineTuneSetup, stacked: PyTree) -> SeedsState:
   """Where each array of the state lives; every device has a part of every seed."""
   replicated = NamedSharding(run.mesh, PartitionSpec())
-  one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacked)
+  seed_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacked)
   params = jax.tree.map(lambda place: NamedSharding(run.mesh, PartitionSpec(None, *place.spec)),
-                        sharding.parameter_shardings(one, run.mesh))
+                        sharding.parameter_shardings(seed_shapes, run.mesh))
   opt_state = optax.tree_map_params(run.tx, lambda _, place: place, jax.eval_shape(jax.vmap(run.tx.init), stacked),
                                     params, transform_non_params=lambda _: replicated)
   return SeedsState(replicated, params, opt_state, params, replicated)
@@ -262,7 +263,7 @@ def abstract(state: SeedsState) -> SeedsState:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
-def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Array]:
+def update(state: SeedsState, batch, keys, *, run: FineTuneSetup) -> tuple[SeedsState, Array]:
   """One update of every seed: (state, batch [seeds, rows, ...], keys [seeds]) -> (state, loss [seeds])."""
 
   def update_one(params, opt_state, rows, key):
@@ -279,16 +280,16 @@ def update(state: SeedsState, batch, keys, *, run: Run) -> tuple[SeedsState, Arr
   return state._replace(step=state.step + 1, params=params, opt_state=opt_state), loss
 
 
-def train_batch(run: Run, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> readers.Batch:
+def train_batch(run: FineTuneSetup, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> readers.Batch:
   """The batch of an update (from 0), [seeds, rows, ...]: each seed has its own order in each epoch; a pure function of
   (seed, step)."""
   size = run.config.train.batch_size
   epoch, number = divmod(step, batches.steps_per_epoch(len(rows), size))
   chosen = [batches.epoch_order(seed, epoch, len(rows))[number * size:(number + 1) * size] for seed in seeds]
-  length = batches.length_of([rows[i] for one in chosen for i in one], run.config.task)
-  stacked = [batches.collate([rows[i] for i in one], size, length, run.start.tokenizer.pad_id, run.task.head)
-             for one in chosen]
-  return {name: np.stack([one[name] for one in stacked]) for name in stacked[0]}
+  length = batches.length_of([rows[i] for numbers in chosen for i in numbers], run.config.task)
+  each = [batches.collate([rows[i] for i in numbers], size, length, run.start.tokenizer.pad_id, run.task.head)
+          for numbers in chosen]
+  return {name: np.stack([batch[name] for batch in each]) for name in each[0]}
 
 
 def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,14 +24,18 @@ def average(outputs: Sequence[Outputs], head: str) -> Outputs:
   >>> average([{"classification_head": row} for row in rows], "classification")["classification_head"].argmax()
   np.int64(0)
   """
-  sound = [one for one in outputs if all(np.isfinite(x).all() for x in one.values())] or list(outputs)[:1]
+  finite = [run for run in outputs if all(np.isfinite(x).all() for x in run.values())] or list(outputs)[:1]
+
+  def mean(name: str, transform: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
+    return np.mean([transform(run[name]) for run in finite], axis=0)
+
   if head in AS_THEY_ARE:
-    return {name: np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
+    return {name: mean(name) for name in finite[0]}
   if head == "joint_span":
-    return {"joint_span_head": joint_spans.average([one["joint_span_head"] for one in sound]),
-            "answerable_head": np.mean([one["answerable_head"] for one in sound], axis=0)}
-  return {name: np.log(np.maximum(np.mean([_softmax(one[name]) for one in sound], axis=0), 1e-30))
-          if sound[0][name].ndim > 1 else np.mean([one[name] for one in sound], axis=0) for name in sound[0]}
+    return {"joint_span_head": joint_spans.average([run["joint_span_head"] for run in finite]),
+            "answerable_head": mean("answerable_head")}
+  return {name: np.log(np.maximum(mean(name, _softmax), 1e-30)) if x.ndim > 1 else mean(name)
+          for name, x in finite[0].items()}
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -57,8 +61,8 @@ def answer(task: Task, members: Sequence[tuple[str, int]], split: str) -> tuple[
     tokenizer = tokenizers.load_tokenizer(os.path.join(folder, "tokenizer"))
     rows = features.of_examples(task, examples, tokenizer, config_lib.load(folder).task.max_length)
   outputs = [load_outputs(workdir, seed, split) for workdir, seed in members]
-  for (workdir, seed), one in zip(members, outputs):
-    count, wanted = len(next(iter(one.values()))) if one else 0, len(rows or examples)
+  for (workdir, seed), outputs_of in zip(members, outputs):
+    count, wanted = len(next(iter(outputs_of.values()))) if outputs_of else 0, len(rows or examples)
     if count != wanted:
       raise UserError(f"A run has not answered the split {split}",
                       got=f"{count} answers of seed {seed} in {workdir} for {wanted} examples",

@@ -30,19 +30,19 @@ class Split(NamedTuple):
   features: list[tasks.Feature]
 
 
-class Run(NamedTuple):
+class FineTuneSetup(NamedTuple):
   """What all seeds share."""
 
   config: ConfigDict
   task: tasks.Task
-  start: pretrained.Pretrained
+  start: pretrained.PretrainedEncoder
   model: Bert
   tx: optax.GradientTransformation
   learning_rate: Callable[[int], Any]  # of an update, from 0; of the layer that learns fastest
   mesh: jax.sharding.Mesh
 
 
-def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
+def apply(run: FineTuneSetup, params, batch, train: bool, rngs=None) -> dict[str, Array]:
   """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
   shape = batch["input_ids"].shape
   flat = {**batch, **{name: batch[name].reshape(-1, batch[name].shape[-1]) for name in PER_CHOICE if name in batch}}
@@ -50,9 +50,9 @@ def apply(run: Run, params, batch, train: bool, rngs=None) -> dict[str, Array]:
   return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
 
 
-def task_outputs(params, batch, *, run: Run) -> dict[str, Array]:
+def task_outputs(params, batch, *, run: FineTuneSetup) -> dict[str, Array]:
   """[seeds, rows, ...] of one batch that all seeds read."""
-  return jax.vmap(lambda one: apply(run, one, batch, train=False))(params)
+  return jax.vmap(lambda seed_params: apply(run, seed_params, batch, train=False))(params)
 
 
 def put(batch: dict[str, np.ndarray], mesh, row_axis: int) -> dict[str, Array]:
@@ -61,7 +61,7 @@ def put(batch: dict[str, np.ndarray], mesh, row_axis: int) -> dict[str, Array]:
   return {name: jax.make_array_from_callback(x.shape, place, lambda index, x=x: x[index]) for name, x in batch.items()}
 
 
-def predict(run: Run, split: Split, outputs_of, params) -> list[dict[str, np.ndarray]]:
+def predict(run: FineTuneSetup, split: Split, outputs_of, params) -> list[dict[str, np.ndarray]]:
   """For each seed a prediction for every example; none is dropped or counted twice.
 
   Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.
@@ -88,7 +88,7 @@ def predict(run: Run, split: Split, outputs_of, params) -> list[dict[str, np.nda
 
 def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: int) -> dict[str, np.ndarray]:
   """Outputs in the features' own order; those per token are filled up with NaN-free zeros to `max_length`."""
-  found = {}
+  gathered = {}
   for name in rows[0]:
     values = [row[name] for row in rows]
     shapes = {value.shape for value in values}
@@ -96,40 +96,40 @@ def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: 
       values = [np.pad(value, [(0, max_length - len(value))] + [(0, 0)] * (value.ndim - 1)) for value in values]
     ordered = np.empty((len(values), *values[0].shape), np.float32)
     ordered[list(order)] = np.stack(values)
-    found[name] = ordered
-  return found
+    gathered[name] = ordered
+  return gathered
 
 
-def evaluate(run: Run, data: dict[str, Split], outputs_of, params) -> tuple[list[dict[str, float]], dict]:
+def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of, params) -> tuple[list[dict[str, float]], dict]:
   """(metrics of each seed, {split: outputs of each seed}) over everything but the training split.
 
   A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first. All are NaN for a
   seed whose parameters are not finite: one class for everything would have an accuracy, too.
   """
   splits = run.task.splits[1:]
-  found = {split: predict(run, data[split], outputs_of, params) for split in splits}
+  outputs_of_split = {split: predict(run, data[split], outputs_of, params) for split in splits}
   everywhere = NamedSharding(run.mesh, PartitionSpec())
   is_finite = jax.device_get(jax.jit(nonfinite.finite_seeds, out_shardings=everywhere)(params))
   scores = []
-  for seed in range(len(found[splits[0]])):
+  for seed in range(len(outputs_of_split[splits[0]])):
     row = {}
     for split in splits:
-      predictions = run.task.decode(found[split][seed], data[split].features, data[split].examples)
+      predictions = run.task.decode(outputs_of_split[split][seed], data[split].features, data[split].examples)
       values = run.task.score(predictions, data[split].examples)
       if len(splits) > 1:
         row |= {f"{split.removeprefix('dev_')}/{name}": value for name, value in values.items()}
       row = values | row if split == splits[0] else row
     scores.append(row if is_finite[seed] else dict.fromkeys(row, math.nan))
-  return scores, {split: (data[split], outputs) for split, outputs in found.items()}
+  return scores, {split: (data[split], outputs) for split, outputs in outputs_of_split.items()}
 
 
-def predict_tests(run: Run, outputs_of, params) -> dict:
+def predict_tests(run: FineTuneSetup, outputs_of, params) -> dict:
   """{test split: (split, outputs of each seed)}."""
-  found = {}
+  predicted = {}
   for name in run.task.test_splits:
     split = to_split(run.task, run.task.read(name), run.start.tokenizer, run.config.task.max_length)
-    found[name] = (split, predict(run, split, outputs_of, params))
-  return found
+    predicted[name] = (split, predict(run, split, outputs_of, params))
+  return predicted
 
 
 def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer: Tokenizer, max_length: int) -> Split:

@@ -26,7 +26,7 @@ MASKED_LM = "mlm_head"  # the one head of pre-training that a task goes on with 
 POOLERS = {"bert": "bert.pooler.dense"}
 
 
-class Pretrained(NamedTuple):
+class PretrainedEncoder(NamedTuple):
   """An encoder with what belongs to it."""
 
   model: dict  # the `model` branch of the config: sizes, vocab_size
@@ -36,7 +36,7 @@ class Pretrained(NamedTuple):
   is_fine_tuned: bool = False  # by this code: its layers have learnt a task
 
 
-def load(path: str) -> Pretrained:
+def load(path: str) -> PretrainedEncoder:
   """Reads a workdir's newest checkpoint or any of `exchange.formats`, here or on the Hugging Face hub.
 
   Raises:
@@ -52,20 +52,20 @@ def load(path: str) -> Pretrained:
   network = jax.device_get(params[name])
   encoder = _without_heads(network)
   pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
-  return Pretrained(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
+  return PretrainedEncoder(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
 
 
-def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> Pretrained:
+def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> PretrainedEncoder:
   """The kept encoder of a run that is still training; every process gets the whole arrays."""
   name = next(name for name in ENCODERS if name in params)
-  return Pretrained(config.model.to_dict(), tokenizer, sharding.gather(_without_heads(params[name])), None)
+  return PretrainedEncoder(config.model.to_dict(), tokenizer, sharding.gather(_without_heads(params[name])), None)
 
 
 def _without_heads(network: PyTree) -> PyTree:
   return {part: value for part, value in network.items() if not part.endswith("_head") or part == MASKED_LM}
 
 
-def _load_published(path: str) -> Pretrained:
+def _load_published(path: str) -> PretrainedEncoder:
   weights = formats.read(path)
   name = next((name for name in weights if name != "generator"), "generator")
   tokenizer = published.load_tokenizer(path)
@@ -81,11 +81,11 @@ def _load_published(path: str) -> Pretrained:
   if f"{dense}.weight" in tensors:
     pooler = {"kernel": np.asarray(tensors[f"{dense}.weight"], np.float32).T,
               "bias": np.asarray(tensors[f"{dense}.bias"], np.float32)}
-  return Pretrained({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
+  return PretrainedEncoder({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
 
 
 def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
-                pretrained: Pretrained | None, fresh_layers: int = 0) -> PyTree:
+                pretrained: PretrainedEncoder | None, fresh_layers: int = 0) -> PyTree:
   """{"encoder": ...} with fresh heads; the encoder and its masked LM are pre-trained, or fresh where that is None.
 
   Args:
@@ -111,8 +111,8 @@ def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...]
   wanted, given = ({path: leaf.shape for path, leaf in sharding.by_path(tree).items()} for tree in (
     {name: value for name, value in shapes.items() if name not in heads}, encoder))
   if wanted != given:
-    odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-    raise UserError("The pre-trained encoder is not that of this model", got=", ".join(odd[:5]),
+    differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    raise UserError("The pre-trained encoder is not that of this model", got=", ".join(differing[:5]),
                     allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
   layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
   fresh = _init_parts(rng, transformer, head_names, (*sorted(heads), *(f"layer_{i:02d}" for i in layers)))

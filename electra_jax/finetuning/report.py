@@ -25,11 +25,15 @@ def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary:
   scores = {run["seed"]: percent(run["scores"][task.metric]) for run in runs}
   values = ", ".join(f"{seed}: {'failed' if score == '-' else score}" for seed, score in scores.items())
   lines += ["", f"Each run's {task.metric} by seed: {values}."]
-  rows = {model: scores[task.name] for papers in (glue.PAPER, squad.PAPER, race.PAPER)
-          for model, scores in papers.items() if task.name in scores}
-  if rows:
-    lines += ["", plotting.markdown([f"The papers' {task.metric} on dev", "%"], rows.items())]
+  if rows := papers_of(task.name):
+    lines += ["", plotting.markdown([f"The papers' {task.metric} on dev", "%"], rows)]
   return "\n".join(lines) + "\n"
+
+
+def papers_of(name: str) -> list[tuple[str, object]]:
+  """(model, dev score in percent) of a task, as the papers print them."""
+  return [(model, scores[name]) for papers in (glue.PAPER, squad.PAPER, race.PAPER)
+          for model, scores in papers.items() if name in scores]
 
 
 def next_steps(task: Task, workdir: str) -> str:

@@ -58,10 +58,10 @@ def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: st
     return
   for line in labels.introduce(task, examples):
     say(line)
-  found = baselines.measure(task, *(examples[split] for split in task.splits[:2]))
-  write_json(os.path.join(workdir, "baselines.json"), found)
-  if found:
-    say(baselines.describe(task.metric, math.inf, found))
+  scores = baselines.measure(task, *(examples[split] for split in task.splits[:2]))
+  write_json(os.path.join(workdir, "baselines.json"), scores)
+  if scores:
+    say(baselines.describe(task.metric, math.inf, scores))
 
 
 def describe_baselines(workdir: str, metric: str, median: float) -> str:
@@ -104,13 +104,13 @@ def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], s
   if jax.process_index():
     return
   for number, seed in enumerate(seeds):
-    arrays = {f"{split}/{name}": x for split, (_, found) in outputs.items() for name, x in found[number].items()}
+    arrays = {f"{split}/{name}": x for split, (_, of_seeds) in outputs.items() for name, x in of_seeds[number].items()}
     path = os.path.join(workdir, "seeds", f"{seed}.npz")
     with files.atomic(path, "wb") as file:
       np.savez(file, **arrays)
     if task.files is not None:
       write_answers(task, os.path.join(workdir, "seeds", str(seed)),
-                    {split: (data, found[number]) for split, (data, found) in outputs.items()})
+                    {split: (data, of_seeds[number]) for split, (data, of_seeds) in outputs.items()})
     own = [{"step": point["step"], **point["scores"][number]} for point in curve]
     write_json(os.path.join(workdir, "seeds", f"{seed}.json"), {
       "seed": seed, "task": task.name, "metric": task.metric, "select": config.task.select,
@@ -123,8 +123,8 @@ def write_answers(task: Task, folder: str, outputs: dict) -> None:
   Args:
     outputs: {split: (split, outputs of one seed)}.
   """
-  answers: dict[str, tuple] = {split: (task.decode(found, data.features, data.examples), data.examples)
-             for split, (data, found) in outputs.items()}
+  answers: dict[str, tuple] = {split: (task.decode(seed_outputs, data.features, data.examples), data.examples)
+             for split, (data, seed_outputs) in outputs.items()}
   assert task.files is not None  # of which only a task is asked that has some
   submissions.write_files(folder, task.files(answers))
 
@@ -178,8 +178,8 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
   members = ensembles.choose([(workdir, run) for run in runs], task.metric, len(runs))
   together = ensembles.score(task, members)
   text = report.results_table(config, task, runs, summary, together)
-  if told := describe_baselines(workdir, task.metric, summary[task.metric]["median"]):
-    text += f"\n{told}\n"
+  if sentence := describe_baselines(workdir, task.metric, summary[task.metric]["median"]):
+    text += f"\n{sentence}\n"
   if members and task.head in ("classification", "multi_label"):
     text += f"\nThe best seed, {members[0][1]}, on {task.splits[1]}:\n\n" + labels.class_tables(
       task, *ensembles.answer(task, members[:1], task.splits[1]))
@@ -205,10 +205,10 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
 def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -> str:
   """The dev scores of all seeds in one line."""
   values = [row[task.metric] for row in scores]
-  found = scoring.summarise(values)
-  failed = f"  ({found['num_failed']} without a finite score)" if found["num_failed"] else ""
+  summary = scoring.summarise(values)
+  failed = f"  ({summary['num_failed']} without a finite score)" if summary["num_failed"] else ""
   return (f"dev at step {step:,}/{num_steps:,}: {task.metric} {' '.join(map(scoring.percent, values))}  "
-          f"median {scoring.percent(found['median'])}{failed}")
+          f"median {scoring.percent(summary['median'])}{failed}")
 
 
 def describe_left_out(task: Task) -> str:

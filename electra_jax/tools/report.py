@@ -16,7 +16,8 @@ from electra_jax import files, flops, metrics, recipes
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pictures, results
-from electra_jax.tasks import glue, race, scoring, squad
+from electra_jax.finetuning import report as finetuning_report
+from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
 from electra_jax.tools import flops_report, plot_run, report_page, report_samples, summary
 from electra_jax.tools.report_page import escape, paragraph, table
@@ -145,8 +146,7 @@ def results_of(facts: Facts) -> str:
   shown = table(("dev, percent", "median", "min", "max", "SD", "runs", "failed"), rows)
   metric = facts.seeds[0]["metric"]
   shown += table(("seed", f"{metric}, percent"), [(run["seed"], percent(run["scores"][metric])) for run in facts.seeds])
-  papers = [(model, scores[task]) for paper in (glue.PAPER, squad.PAPER, race.PAPER)
-            for model, scores in paper.items() if task in scores]
+  papers = finetuning_report.papers_of(task)
   baselines = results.describe_baselines(facts.workdir, metric, _summary(facts)[metric]["median"])
   shown += paragraph(baselines) if baselines else ""
   return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")
@@ -205,7 +205,8 @@ def recipe(facts: Facts) -> str:
   in_json = json.loads(json.dumps(given.to_dict()))  # tuples become lists, as in config.json
   differences = {key: values for key, values in config_lib.diff(in_json, facts.record["given"]).items()
                  if not IGNORED.fullmatch(key)}
-  shown = f"<p><code>{escape(name)}</code>: {escape(about.split(chr(10) * 2)[0])}</p>\n" + paragraph(corpus)
+  beginning = about.split("\n\n")[0]
+  shown = f"<p><code>{escape(name)}</code>: {escape(beginning)}</p>\n" + paragraph(corpus)
   if not differences:
     return shown + paragraph("Every key of the experiment is the recipe's.")
   return shown + table(("departs from the recipe in", "recipe", "this run"),

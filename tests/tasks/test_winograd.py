@@ -126,7 +126,7 @@ def test_scores_are_the_pretrained_masked_lms(bert, place):
   params = pretrained.init_params(jax.random.key(0), model.config, ("mlm_head",), start)
   (feature,) = task.featurize(task.read("train")[0], start.tokenizer, 32)
   batch = jax.tree.map(jnp.asarray, batches.collate([feature], 1, 32, start.tokenizer.pad_id, task.head))
-  run = predictions.Run(c, task, start, model, None, None, None)
+  run = predictions.FineTuneSetup(c, task, start, model, None, None, None)
   found = jax.jit(lambda params: predictions.apply(run, params, batch, train=False)["mlm_head"])(params)
   flat = {name: batch[name][0] for name in ("input_ids", "token_type_ids", "attention_mask", "masked_positions")}
   logits = jax.jit(lambda params: model.apply({"params": params}, flat, flat["input_ids"], False, method="mlm_logits"))(
