@@ -68,8 +68,4 @@ def draws(keys: UInt64[np.ndarray, "batch"], number: int) -> UInt64[np.ndarray, 
   >>> draws(fold(np.arange(2)), 3).shape
   (2, 3)
   """
-  return mix(keys[:, None] + _increments(number))
-
-
-def _increments(number: int) -> UInt64[np.ndarray, "number"]:
-  return np.arange(1, number + 1, dtype=np.uint64) * GOLDEN
+  return mix(keys[:, None] + np.arange(1, number + 1, dtype=np.uint64) * GOLDEN)

@@ -8,7 +8,6 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -159,14 +158,11 @@ def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: C
   >>> score(["pearson"], [float("nan"), 1.0], [1.0, 2.0]), score(["accuracy"], [], [])
   ({'pearson': nan}, {'accuracy': nan})
   """
-  broken = not len(predictions) or any(_is_no_answer(prediction) for prediction in predictions)
+  broken = not len(predictions) or any(
+    answer is None or (isinstance(answer, float) and not math.isfinite(answer)) for answer in predictions)
   metrics = METRICS | {"entity_f1": functools.partial(entity_f1, tags=tags)} | {
     name: functools.partial(METRICS[name], names=tags or ("0", "1")) for name in ("f1", "micro_f1")}
   return {name: math.nan if broken else metrics[name](predictions, labels) for name in names}
-
-
-def _is_no_answer(prediction: Any) -> bool:
-  return prediction is None or (isinstance(prediction, float) and not math.isfinite(prediction))
 
 
 def summarise(values: Sequence[float]) -> dict[str, float]:

@@ -13,12 +13,10 @@ from jaxtyping import Int64
 from ml_collections import ConfigDict
 
 from electra_jax.data.packing import NSP_FORMATS
-from electra_jax.data.shards import preparation
 from electra_jax.data.shards.writing import MANIFEST
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
-VERSIONS = {1: preparation.HEADER_COLUMNS, 2: preparation.NSP_HEADER_COLUMNS}  # -> numbers before the ids
 SPLITS = ("train", "heldout")
 _ALWAYS = ("format", "sequence_length", "heldout_share", "sentences")
 # The keys of config.data that decide what the rows hold, by format.
@@ -108,7 +106,7 @@ def read_manifest(directory: str) -> dict:
   except ValueError as error:
     raise fault("The shards' manifest is damaged", f"{path}: {error}") from error
   version = manifest.get("version") if isinstance(manifest, dict) else None
-  if version not in VERSIONS:
+  if version not in (1, 2):
     raise fault("The shards' manifest has another version", f"{path}: version {version!r}")
   if broken := [name for name, kind in FIELDS.items() if not isinstance(manifest.get(name), kind)]:
     raise fault("The shards' manifest is damaged", f"{path}: no sound {', '.join(broken)}")

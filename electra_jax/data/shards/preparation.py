@@ -42,8 +42,7 @@ MAX_UNKNOWN_WORDS = 1000  # whose counts are kept
 
 LENDER_CHARACTERS = 1 << 16  # of each of the two documents that a chunk of NSP pairs may borrow from besides its own
 
-HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; the ids follow
-NSP_HEADER_COLUMNS = 3  # these two and nsp_label
+HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; formats with NSP have nsp_label too; the ids follow
 
 
 class Chunk(NamedTuple):
@@ -170,13 +169,8 @@ def text_checksum(chunk: Chunk) -> int:
   return checksum
 
 
-def header_columns(format_name: str) -> int:
-  """How many numbers stand before the ids of a row."""
-  return NSP_HEADER_COLUMNS if format_name in packing_lib.NSP_FORMATS else HEADER_COLUMNS
-
-
 def _make_rows(examples: list[Example], job: Job) -> Int32[np.ndarray, "examples columns"]:
-  columns = header_columns(job.format)
+  columns = HEADER_COLUMNS + (job.format in packing_lib.NSP_FORMATS)
   rows = np.full((len(examples), columns + job.packing.sequence_length), job.tokenizer.pad_id, np.int32)
   for row, (ids, second_segment_start, nsp_label) in zip(rows, examples):
     row[:columns] = (len(ids), second_segment_start, nsp_label)[:columns]

@@ -51,8 +51,8 @@ class ShardedExamples:
   def __init__(self, directory: str, manifest: dict, split: str):
     self.sequence_length: int = manifest["packing"]["sequence_length"]
     self.pad_id: int = manifest["tokenizer"]["pad_id"]
-    self._columns = manifest_lib.VERSIONS[manifest["version"]]
-    self.has_nsp_labels: bool = self._columns == preparation.NSP_HEADER_COLUMNS
+    self.has_nsp_labels: bool = manifest["version"] == 2
+    self._columns = preparation.HEADER_COLUMNS + self.has_nsp_labels
     self._special_ids = manifest["tokenizer"]["special_ids"]
     self._length: int = manifest["splits"][split]["examples"]
     self._shard_examples: int = manifest["shard_examples"]

@@ -42,7 +42,31 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
       MAX_LINE_BYTES.
   """
-  yield from _numbered_lines(_chunks(path), path, any_length)
+  pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
+  for chunk in _joined_head(_chunks(path)):
+    if not offset and not pending:
+      _check_text(chunk, path)
+      if chunk.startswith(b"\xef\xbb\xbf"):
+        chunk, offset = chunk[3:], 3
+    pending += chunk
+    nuls = pending.count(0)
+    if nuls >= 16 and nuls * 32 > len(pending):
+      raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
+    # The last byte stays behind, because a "\r" there may be the first half of "\r\n".
+    end = 1 + max(pending.rfind(b"\n"), pending.rfind(b"\r", 0, -1))
+    complete, pending = pending[:end], pending[end:]
+    if complete:
+      lines = universal_split(_decode(complete, offset, count, path))[:-1]
+      yield from enumerate(lines, count + 1)
+      count += len(lines)
+      offset += end
+    if len(pending) > MAX_LINE_BYTES and not any_length:
+      limit = f"{MAX_LINE_BYTES / 2**20:g} MiB"
+      raise UserError("A line is too long for text", got=f"{path}:{count + 1} (byte offset {offset}): more than "
+                      f"{limit} without a line break", allowed=f"lines up to {limit}",
+                      fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
+  if pending:
+    yield from enumerate(universal_split(_decode(pending, offset, count, path)), count + 1)
 
 
 def read_text(path: str) -> str:
@@ -74,35 +98,6 @@ def universal_split(text: str) -> list[str]:
   ['a\u2028b', 'c', 'd', 'e\x85f']
   """
   return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
-def _numbered_lines(chunks: Iterator[bytes], path: str, any_length: bool) -> Iterator[tuple[int, str]]:
-  """(line number from 1, line without its end). Offsets in errors count the unpacked bytes."""
-  pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
-  for chunk in _joined_head(chunks):
-    if not offset and not pending:
-      _check_text(chunk, path)
-      if chunk.startswith(b"\xef\xbb\xbf"):
-        chunk, offset = chunk[3:], 3
-    pending += chunk
-    nuls = pending.count(0)
-    if nuls >= 16 and nuls * 32 > len(pending):
-      raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
-    # The last byte stays behind, because a "\r" there may be the first half of "\r\n".
-    end = 1 + max(pending.rfind(b"\n"), pending.rfind(b"\r", 0, -1))
-    complete, pending = pending[:end], pending[end:]
-    if complete:
-      lines = universal_split(_decode(complete, offset, count, path))[:-1]
-      yield from enumerate(lines, count + 1)
-      count += len(lines)
-      offset += end
-    if len(pending) > MAX_LINE_BYTES and not any_length:
-      limit = f"{MAX_LINE_BYTES / 2**20:g} MiB"
-      raise UserError("A line is too long for text", got=f"{path}:{count + 1} (byte offset {offset}): more than "
-                      f"{limit} without a line break", allowed=f"lines up to {limit}",
-                      fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
-  if pending:
-    yield from enumerate(universal_split(_decode(pending, offset, count, path)), count + 1)
 
 
 def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 The kinds are in `kinds`, their training in `training`; this file holds the table and the disk.
 """
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -15,12 +16,7 @@ from electra_jax import files as files_lib
 from electra_jax.data.tokenizers import published_tokenizer, published_vocabulary
 from electra_jax.data.tokenizers.base import FACTS_FILE, Tokenizer
 from electra_jax.data.tokenizers.kinds import ByteBPE, SentencePiece, SentencePieceBPE, WordPiece
-from electra_jax.data.tokenizers.training import (
-  train_byte_bpe,
-  train_sentencepiece,
-  train_sentencepiece_bpe,
-  train_wordpiece,
-)
+from electra_jax.data.tokenizers.training import train_byte_bpe, train_sentencepiece, train_wordpiece
 from electra_jax.errors import UserError
 
 
@@ -33,7 +29,7 @@ class Kind(NamedTuple):
 
 TOKENIZERS: dict[str, Kind] = {
   "sentencepiece": Kind(SentencePiece, train_sentencepiece),
-  "sentencepiece_bpe": Kind(SentencePieceBPE, train_sentencepiece_bpe),
+  "sentencepiece_bpe": Kind(SentencePieceBPE, functools.partial(train_sentencepiece, model_type="bpe")),
   "wordpiece": Kind(WordPiece, train_wordpiece),
   "byte_bpe": Kind(ByteBPE, train_byte_bpe),
 }

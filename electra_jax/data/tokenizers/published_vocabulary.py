@@ -4,6 +4,7 @@ AutoTokenizer takes some classes' entries alone from tokenizer.json and builds t
 tokenizer_config.json (BERT's, RoBERTa's); for PreTrainedTokenizerFast tokenizer.json holds as it stands.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import NamedTuple
@@ -135,7 +136,8 @@ def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tok
                          "tokenizer_config.json where a tokenizer.json beside it is right, or convert it to one of "
                          f"{', '.join(sorted(CLASSES))}")
   by_files = {"byte_bpe": (_byte_bpe, kinds.ByteBPE), "sentencepiece": (_sentencepiece, kinds.SentencePiece),
-              "wordpiece": (_bert, kinds.WordPiece), "sentencepiece_bpe": (_sentencepiece_bpe, kinds.SentencePieceBPE)}
+              "wordpiece": (_bert, kinds.WordPiece), "sentencepiece_bpe": (
+                functools.partial(_sentencepiece, row=kinds.SentencePieceBPE), kinds.SentencePieceBPE)}
   fitting = [key for key, (_, row) in by_files.items() if set(row.file_names) <= files]
   if name in CLASSES:
     model, build = CLASSES[name]
@@ -234,19 +236,14 @@ def _bpe_files(model: dict) -> dict[str, bytes]:
           "merges.txt": merges_text(model["merges"]).encode("utf-8")}
 
 
-def _sentencepiece(source: Source) -> Tokenizer:
+def _sentencepiece(source: Source, row: type[kinds.SentencePiece] = kinds.SentencePiece) -> Tokenizer:
   """The file by itself, with SentencePiece's own library; it does not say how the text was cased."""
   lowercase = source.flag("do_lower_case", bool(source.lowercase))
   if source.added:
     raise source.refused(f"added tokens beside a SentencePiece model ({next(iter(source.added.values())).content!r})",
                          fix="save it once with transformers, which writes tokenizer.json")
   with open(source.files["sentencepiece.model"], "rb") as file:
-    return kinds.SentencePiece({"sentencepiece.model": file.read()}, lowercase, source.where)
-
-
-def _sentencepiece_bpe(source: Source) -> Tokenizer:
-  tokenizer = _sentencepiece(source)
-  return kinds.SentencePieceBPE(tokenizer.files, tokenizer.lowercase, source.where)
+    return row({"sentencepiece.model": file.read()}, lowercase, source.where)
 
 
 def _as_it_stands(source: Source) -> Built:

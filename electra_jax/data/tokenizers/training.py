@@ -24,14 +24,9 @@ SCORE_UNIT = 2.0 ** -8
 ALPHABET_COVERAGE = 0.9999  # of a text: what is rarer is mostly noise, and would take the room of words
 
 
-def train_sentencepiece_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
-  """As `train_sentencepiece`, with pieces that are merged by pair counts instead of a unigram model."""
-  return train_sentencepiece(texts, vocab_size, lowercase, seed, model_type="bpe")
-
-
 def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int,
                         model_type: str = "unigram") -> dict[str, bytes]:
-  """A unigram model with byte fallback; NFKC normalisation, with case folding if lowercase.
+  """A unigram model, or with "bpe" one of merges by pair counts; byte fallback; NFKC, with case folding if lowercase.
 
   Raises:
     UserError: the vocabulary is too small for the characters of the texts, or the texts are too few.
