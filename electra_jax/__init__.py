@@ -8,10 +8,18 @@ The functions here answer from a trained model, six lines for most of what `tool
 They import jax when they are called, so that `import electra_jax` takes no time.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+  from electra_jax.inference.loading import TrainedModel
+
 __version__ = "0.1.0"
 
 
-def load(path: str, step: int | None = None):
+def load(path: str, step: int | None = None) -> TrainedModel:
   """A trained model: a run's workdir (its newest checkpoint, or of a step), an export, or published weights,
   on this machine or by their name on the Hugging Face hub.
 
@@ -25,7 +33,7 @@ def load(path: str, step: int | None = None):
   return loading.load(path, step)
 
 
-def fill_mask(run, texts, top_k: int = 5) -> list:
+def fill_mask(run: TrainedModel, texts: Sequence[str], top_k: int = 5) -> list:
   """For each text and each of its [MASK]s the `top_k` likeliest tokens, as (text, token_id, probability).
 
   >>> first_mask, second_mask = fill_mask(load("runs/mine"), ["the [MASK] sat on the [MASK]."], top_k=3)[0]
@@ -36,7 +44,7 @@ def fill_mask(run, texts, top_k: int = 5) -> list:
   return pretraining_heads.fill_mask(run, texts, top_k)
 
 
-def detect_replaced(run, texts) -> list:
+def detect_replaced(run: TrainedModel, texts: Sequence[str]) -> list:
   """For each text its tokens, with the probability that each was replaced; an ELECTRA's discriminator says so.
 
   >>> text = "the cat sat"
@@ -47,7 +55,7 @@ def detect_replaced(run, texts) -> list:
   return pretraining_heads.detect_replaced(run, texts)
 
 
-def embed(run, texts, pooling: str | None = None) -> list:
+def embed(run: TrainedModel, texts: Sequence[str], pooling: str | None = None) -> list:
   """A vector float32 [hidden] for each text; `pooling` is mean or cls, by default the model's own.
 
   >>> [vector.shape for vector in embed(load("runs/mine"), ["One text.", "Another."])]
@@ -57,7 +65,7 @@ def embed(run, texts, pooling: str | None = None) -> list:
   return pretraining_heads.embed(run, texts, pooling)
 
 
-def classify(run, texts) -> list[dict[str, float]]:
+def classify(run: TrainedModel, texts: Sequence[str | tuple[str, str]]) -> list[dict[str, float]]:
   """{label: probability} for each text or pair of texts, by a fine-tuned model; of a regression {"score": value}.
 
   >>> [list(found) for found in classify(load("runs/labels"), ["a film", ("a film", "a review")])]
@@ -69,7 +77,7 @@ def classify(run, texts) -> list[dict[str, float]]:
           for prediction in task_heads.classify(run, asked)]
 
 
-def answer(run, question: str, context: str):
+def answer(run: TrainedModel, question: str, context: str):
   """The stretch of the context that answers the question and its rivals, by a model that was fine-tuned on SQuAD.
 
   >>> found = answer(load("runs/squad"), "a b", "c d e f")

@@ -137,13 +137,13 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, object]:
   return flat
 
 
-def diff(old, new) -> dict[str, tuple[object, object]]:
+def diff(old: ConfigDict | dict, new: ConfigDict | dict) -> dict[str, tuple[object, object]]:
   """Dotted keys whose values differ, with (old, new); a key that one side lacks counts as None there."""
   a, b = flatten(old), flatten(new)
   return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def check_resumable(old, new, workdir: str) -> dict[str, tuple[object, object]]:
+def check_resumable(old: ConfigDict, new: ConfigDict, workdir: str) -> dict[str, tuple[object, object]]:
   """The harmless differences between a workdir's config and the one asked for.
 
   Raises:

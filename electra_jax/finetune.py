@@ -142,7 +142,8 @@ def complete(given: ConfigDict, start: pretrained.PretrainedEncoder, num_feature
   return c
 
 
-def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.PretrainedEncoder, mesh) -> FineTuneSetup:
+def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.PretrainedEncoder, mesh: jax.sharding.Mesh
+             ) -> FineTuneSetup:
   """The network with the task's heads, and the optimizer with layer-wise rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
@@ -263,7 +264,7 @@ def abstract(state: SeedsState) -> SeedsState:
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
-def update(state: SeedsState, batch, keys, *, run: FineTuneSetup) -> tuple[SeedsState, Array]:
+def update(state: SeedsState, batch: dict[str, Array], keys: Array, *, run: FineTuneSetup) -> tuple[SeedsState, Array]:
   """One update of every seed: (state, batch [seeds, rows, ...], keys [seeds]) -> (state, loss [seeds])."""
 
   def update_one(params, opt_state, rows, key):

@@ -53,7 +53,7 @@ class FlopCount:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSizes:
   """The sizes of one encoder that decide its cost."""
 
   hidden: int
@@ -79,7 +79,7 @@ def model_flops(config: ConfigDict) -> FlopCount:
   Args:
     config: a resolved config.
   """
-  def forward(network: Network) -> dict[str, float]:
+  def forward(network: NetworkSizes) -> dict[str, float]:
     predictions = config.data.masking.max_predictions * ROWS[config.objective.name].predicted_share
     return _encoder(network) | _heads(network, predictions / network.length)
 
@@ -111,13 +111,13 @@ def steps_within(config: ConfigDict, total_flops: float) -> int:
   return max(1, round(total_flops / paper_flops(config).per_step))
 
 
-def paper_forward(net: Network) -> dict[str, float]:
+def paper_forward(net: NetworkSizes) -> dict[str, float]:
   """The paper's count of one network's forward pass, operations per token by term."""
   lookup = 2 * net.embed * (net.vocab + net.length + net.type_vocab)
   return _encoder(net) | _heads(net, net.mlm_share) | {"embedding_lookup": lookup, "elementwise": _elementwise(net)}
 
 
-def _count(convention: str, config: ConfigDict, vocab_size: int, forward: Callable[[Network], dict[str, float]],
+def _count(convention: str, config: ConfigDict, vocab_size: int, forward: Callable[[NetworkSizes], dict[str, float]],
            factor: int) -> FlopCount:
   """`forward` gives operations per token of one network by term."""
   num_tokens = config.train.batch_size * config.data.sequence_length
@@ -134,10 +134,10 @@ def _passes(config: ConfigDict, network: str, factor: int) -> float:
   return factor * first + (1 - first) if network == "generator" else factor * (1 - first)
 
 
-def _networks(config: ConfigDict, vocab_size: int) -> dict[str, Network]:
+def _networks(config: ConfigDict, vocab_size: int) -> dict[str, NetworkSizes]:
   """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
   def network(branch, heads_on_top):
-    return Network(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
+    return NetworkSizes(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
                    heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
                    length=config.data.sequence_length, heads_on_top=heads_on_top,
                    type_vocab=config.model.type_vocab_size)
@@ -147,7 +147,7 @@ def _networks(config: ConfigDict, vocab_size: int) -> dict[str, Network]:
           if name != "generator" or config.generator.kind == "learned"}
 
 
-def kept_network(config: ConfigDict) -> Network:
+def kept_network(config: ConfigDict) -> NetworkSizes:
   """The encoder that fine-tuning keeps: the discriminator, or the masked LM itself; the vocabulary unpadded."""
   networks = _networks(config, config.data.tokenizer.vocab_size)
   return next(network for name, network in networks.items() if name != "generator")
@@ -156,7 +156,7 @@ def kept_network(config: ConfigDict) -> Network:
 # Forward operations per token of the input. One dense layer of n inputs and m outputs costs 2 n m per token.
 
 
-def _encoder(net: Network) -> dict[str, float]:
+def _encoder(net: NetworkSizes) -> dict[str, float]:
   queries, attentions = net.queries or net.hidden, net.layers * (2 if net.cross_attention else 1)
   return {
     "embedding_projection": 0 if net.embed == net.hidden else 2 * net.embed * net.hidden,
@@ -166,11 +166,11 @@ def _encoder(net: Network) -> dict[str, float]:
   }
 
 
-def _mlm_head(net: Network, share: float) -> dict[str, float]:
+def _mlm_head(net: NetworkSizes, share: float) -> dict[str, float]:
   return {"mlm_head": 2 * net.hidden * net.embed * share, "mlm_softmax": 2 * net.embed * net.vocab * share}
 
 
-def _hidden_layer(net: Network) -> float:
+def _hidden_layer(net: NetworkSizes) -> float:
   return 2 * net.hidden**2 + 2 * net.hidden  # a hidden layer, then one logit
 
 
@@ -186,7 +186,7 @@ HEADS = MappingProxyType({
 })
 
 
-def _heads(net: Network, share: float) -> dict[str, float]:
+def _heads(net: NetworkSizes, share: float) -> dict[str, float]:
   return {term: count for head in net.heads_on_top for term, count in HEADS[head](net, share).items()}
 
 
@@ -196,7 +196,7 @@ def _heads(net: Network, share: float) -> dict[str, float]:
 SOFTMAX, DROPOUT, GELU, LAYER_NORM = 5, 4, 8, 5
 
 
-def _elementwise(net: Network) -> float:
+def _elementwise(net: NetworkSizes) -> float:
   embedding = net.embed * (2 + LAYER_NORM + DROPOUT) + (0 if net.embed == net.hidden else net.hidden)
   biases = 6 * net.hidden + net.mlp  # query, key, value, output, both of the feed-forward block
   blocks = 2 * net.hidden * (DROPOUT + 1 + LAYER_NORM)  # after attention and feed-forward; 1 = the residual

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -112,7 +112,7 @@ def constrain(x: Array, *logical_axes: str | None) -> Array:
   return jax.lax.with_sharding_constraint(x, partition_spec(*logical_axes))
 
 
-def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *, features: str | None = None,
+def on_local_rows(call: Callable, arrays: tuple[Array, ...], others: tuple[Array, ...], *, features: str | None = None,
                   sums: bool = True):
   """Runs a kernel, which the compiler cannot split, on each device's rows of [batch, length, features].
 
@@ -143,7 +143,7 @@ def on_local_rows(call, arrays: tuple[Array, ...], others: tuple[Array, ...], *,
                        check_vma=False)(*arrays, *others)
 
 
-def batch_axes(mesh, num_examples: int) -> tuple[str, ...]:
+def batch_axes(mesh: Any, num_examples: int) -> tuple[str, ...]:
   """The mesh axes that share a batch; none for one that they cannot, like the example of an initialisation: every
   device computes all of it.
   """
@@ -173,12 +173,12 @@ def path_name(path: tuple) -> str:
   return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
-def by_path(tree) -> dict:
+def by_path(tree: PyTree) -> dict:
   """{`path_name`: leaf}, in the tree's order."""
   return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def parameter_shardings(params, mesh: Mesh | AbstractMesh, over_data: bool = False):
+def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, over_data: bool = False):
   """A NamedSharding for every parameter (arrays or shapes).
 
   Args:
@@ -218,7 +218,7 @@ def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | Abstrac
   return PartitionSpec(*axes)
 
 
-def split_over_data(params):
+def split_over_data(params: PyTree):
   """Each device's part of what has the parameters' shapes, see `parameter_shardings`; without a mesh all of it."""
   mesh = jax.sharding.get_abstract_mesh()
   return params if mesh.empty else jax.lax.with_sharding_constraint(params, parameter_shardings(params, mesh, True))

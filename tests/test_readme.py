@@ -38,7 +38,7 @@ def test_lines_of_python_run(tmp_path, monkeypatch, capsys):
     names = {}
     exec(re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL).group(1), names)
     candidate, words = capsys.readouterr().out.splitlines()
-    assert "Candidate(" in candidate and "TokenScore(" in words
+    assert "TokenCandidate(" in candidate and "TokenScore(" in words
     assert [vector.shape for vector in names["vectors"]] == [(run.config.model.hidden_size,)] * 2
 
 

@@ -12,6 +12,7 @@ from electra_jax.data import masking as masking_lib
 from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
 from electra_jax.data.readers import Batch, BatchSource, read_batches
+from electra_jax.data.shards.reading import ShardedExamples
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
@@ -42,9 +43,8 @@ def batch_shapes(config_data: ConfigDict, batch_size: int) -> dict[str, tuple[tu
   return shapes
 
 
-def make_batch_at(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int, seed: int,
-                  process_index: int = 0,
-                  process_count: int = 1) -> BatchSource:
+def make_batch_at(examples: ShardedExamples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int,
+                  seed: int, process_index: int = 0, process_count: int = 1) -> BatchSource:
   """This process's rows of the global batch of each step.
 
   Args:
@@ -89,14 +89,14 @@ def make_batch_at(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, ba
   return BatchSource(make_group, max(1, min(MAX_GROUP_STEPS, GROUP_TOKENS // tokens)))
 
 
-def steps_per_epoch(examples, config_data: ConfigDict, batch_size: int) -> float:
+def steps_per_epoch(examples: ShardedExamples, config_data: ConfigDict, batch_size: int) -> float:
   """Steps of one pass over the examples."""
   if config_data.format in SHORT_EXAMPLES:
     return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed=0).steps_per_epoch
   return len(examples) / batch_size
 
 
-def make_order_at(examples, config_data: ConfigDict, *, batch_size: int, seed: int
+def make_order_at(examples: ShardedExamples, config_data: ConfigDict, *, batch_size: int, seed: int
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
   if config_data.format in SHORT_EXAMPLES:
@@ -156,8 +156,9 @@ def _fill(batch: Batch, missing: int, pad_id: int) -> Batch:
           for name, array in batch.items()}
 
 
-def eval_batches(examples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int, max_examples: int = 0,
-                 seed: int, process_index: int = 0, process_count: int = 1) -> Generator[Batch, None, None]:
+def eval_batches(examples: ShardedExamples, config_data: ConfigDict, tokenizer: Tokenizer, *, batch_size: int,
+                 max_examples: int = 0, seed: int, process_index: int = 0, process_count: int = 1
+                 ) -> Generator[Batch, None, None]:
   """Every held-out example (or the first `max_examples`) once, in order, with the masks of epoch 0.
 
   The last batch is filled up with rows of padding (attention_mask False, weights 0), so all batches have one shape, no

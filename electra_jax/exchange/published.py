@@ -43,7 +43,7 @@ class Published(NamedTuple):
   config: FrozenConfigDict  # the branches that answering reads
   tokenizer: tokenizers.Tokenizer
   params: PyTree  # on the first device
-  network: predictors.Network
+  network: predictors.Predictor
 
 
 def load(path: str) -> Published:

@@ -37,7 +37,7 @@ TRAINING_STATE = re.compile(
   r"good_steps|temperature)")
 
 
-class Network(NamedTuple):
+class Scopes(NamedTuple):
   """Where the variables of a network are."""
 
   scopes: tuple[str, ...]  # of layers and of embeddings, each in the first that exists
@@ -47,9 +47,9 @@ class Network(NamedTuple):
 # With generator_hidden_size 1.0 (the released small++) the generator has its scope all the same; without
 # untied_generator it is the discriminator, and a masked LM of that code (electra_objective false) is named so too.
 NETWORKS = {
-  "bert": {"encoder": Network(("bert",), ("cls/predictions", "cls/seq_relationship", "bert/pooler"))},
-  "electra": {"discriminator": Network(("electra",), ("discriminator_predictions",)),
-              "generator": Network(("generator", "electra"), ("generator_predictions",))},
+  "bert": {"encoder": Scopes(("bert",), ("cls/predictions", "cls/seq_relationship", "bert/pooler"))},
+  "electra": {"discriminator": Scopes(("electra",), ("discriminator_predictions",)),
+              "generator": Scopes(("generator", "electra"), ("generator_predictions",))},
 }
 # Keys of the configuration beside a checkpoint that its variables do not show.
 GIVEN = ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
@@ -172,7 +172,7 @@ def _under(scope: str, shapes: Iterable[str]) -> bool:
   return any(name.startswith(f"{scope}/") for name in shapes)
 
 
-def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Network) -> dict[str, str]:
+def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Scopes) -> dict[str, str]:
   """Hugging Face's name -> TensorFlow's, of every variable that the network must have."""
   prefix, heads = mapping.FAMILIES[family]
   scope = next(scope for scope in network.scopes if _under(f"{scope}/encoder", shapes))

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import sharding, tasks
@@ -42,7 +42,8 @@ class FineTuneSetup(NamedTuple):
   mesh: jax.sharding.Mesh
 
 
-def apply(run: FineTuneSetup, params, batch, train: bool, rngs=None) -> dict[str, Array]:
+def apply(run: FineTuneSetup, params: PyTree, batch: dict[str, Array], train: bool,
+          rngs: dict[str, Array] | None = None) -> dict[str, Array]:
   """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
   shape = batch["input_ids"].shape
   flat = {**batch, **{name: batch[name].reshape(-1, batch[name].shape[-1]) for name in PER_CHOICE if name in batch}}
@@ -50,18 +51,18 @@ def apply(run: FineTuneSetup, params, batch, train: bool, rngs=None) -> dict[str
   return {name: x.reshape(shape[:-1]) for name, x in outputs.items()} if len(shape) == 3 else outputs
 
 
-def task_outputs(params, batch, *, run: FineTuneSetup) -> dict[str, Array]:
+def task_outputs(params: PyTree, batch: dict[str, Array], *, run: FineTuneSetup) -> dict[str, Array]:
   """[seeds, rows, ...] of one batch that all seeds read."""
   return jax.vmap(lambda seed_params: apply(run, seed_params, batch, train=False))(params)
 
 
-def put(batch: dict[str, np.ndarray], mesh, row_axis: int) -> dict[str, Array]:
+def put(batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh, row_axis: int) -> dict[str, Array]:
   """The whole batch, of which every process holds all rows, split over the mesh's data axes."""
   place = NamedSharding(mesh, PartitionSpec(*[None] * row_axis, *sharding.partition_spec("batch")))
   return {name: jax.make_array_from_callback(x.shape, place, lambda index, x=x: x[index]) for name, x in batch.items()}
 
 
-def predict(run: FineTuneSetup, split: Split, outputs_of, params) -> list[dict[str, np.ndarray]]:
+def predict(run: FineTuneSetup, split: Split, outputs_of: Callable, params: PyTree) -> list[dict[str, np.ndarray]]:
   """For each seed a prediction for every example; none is dropped or counted twice.
 
   Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.
@@ -100,7 +101,8 @@ def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: 
   return gathered
 
 
-def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of, params) -> tuple[list[dict[str, float]], dict]:
+def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of: Callable, params: PyTree
+             ) -> tuple[list[dict[str, float]], dict]:
   """(metrics of each seed, {split: outputs of each seed}) over everything but the training split.
 
   A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first. All are NaN for a
@@ -123,7 +125,7 @@ def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of, params) -> 
   return scores, {split: (data[split], outputs) for split, outputs in outputs_of_split.items()}
 
 
-def predict_tests(run: FineTuneSetup, outputs_of, params) -> dict:
+def predict_tests(run: FineTuneSetup, outputs_of: Callable, params: PyTree) -> dict:
   """{test split: (split, outputs of each seed)}."""
   predicted = {}
   for name in run.task.test_splits:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
@@ -84,7 +84,7 @@ def _load_published(path: str) -> PretrainedEncoder:
   return PretrainedEncoder({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
 
 
-def init_params(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
+def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[str, ...],
                 pretrained: PretrainedEncoder | None, fresh_layers: int = 0) -> PyTree:
   """{"encoder": ...} with fresh heads; the encoder and its masked LM are pre-trained, or fresh where that is None.
 

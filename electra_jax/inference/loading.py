@@ -15,7 +15,7 @@ from electra_jax.exchange import formats, hub, published
 from electra_jax.finetuning import results
 from electra_jax.models.bert import make_transformer_config, with_task
 from electra_jax.objectives import predictors
-from electra_jax.objectives.predictors import Network
+from electra_jax.objectives.predictors import Predictor
 from electra_jax.tasks import HEADS
 from electra_jax.training import checkpoints
 
@@ -29,7 +29,7 @@ class TrainedModel(NamedTuple):
   tokenizer: tokenizers.Tokenizer
   step: int | None  # optimizer updates behind the parameters; None: published weights do not say
   params: PyTree
-  network: Network
+  network: Predictor
   folder: str = ""  # that it was read from
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax.data import masking, sentences
@@ -24,7 +24,7 @@ from electra_jax.inference.loading import load as load
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.heads import POOLINGS
 from electra_jax.objectives import electra_mlm, generators
-from electra_jax.objectives.predictors import Network
+from electra_jax.objectives.predictors import Predictor
 
 Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
 
@@ -32,7 +32,7 @@ BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k mak
 WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
 
 
-class Candidate(NamedTuple):
+class TokenCandidate(NamedTuple):
   """A token that may stand at a mask."""
 
   text: str  # as `piece_text` gives it
@@ -78,7 +78,7 @@ def special_rows(run: TrainedModel) -> Bool[np.ndarray, "vocab"]:
   return is_special
 
 
-def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[TokenCandidate]]]:
   """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
 
   Several masks of one text are filled independently of each other, as in training.
@@ -101,21 +101,22 @@ def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5
     batch = make_batch(run, [encoded[i] for i in indices])
     ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
     for row, i in enumerate(indices):
-      candidates[i] = [[Candidate(piece_text(tokenizer, int(token)), int(token), float(probability))
+      candidates[i] = [[TokenCandidate(piece_text(tokenizer, int(token)), int(token), float(probability))
                         for token, probability in zip(ids[row, slot], probabilities[row, slot])]
                        for slot in range(len(encoded[i].masks))]
   return candidates
 
 
 @functools.partial(jax.jit, static_argnames=("network", "top_k"))
-def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Network, top_k: int
+def _top_candidates(params, batch, is_special: Bool[Array, "vocab"], network: Predictor, top_k: int
                     ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
   probabilities = jax.nn.softmax(network.mlm_logits(params, batch))  # [batch, predictions, vocab]
   best, ids = jax.lax.top_k(jnp.where(is_special, -1.0, probabilities), top_k)
   return ids, best
 
 
-def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: int = 5) -> list[list[list[Candidate]]]:
+def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: int = 5
+                       ) -> list[list[list[TokenCandidate]]]:
   """`fill_mask`, but generator and discriminator rank the candidates together (ELECTRA Appendix E).
 
   A candidate's probability is the appendix's p_data, which is not normalised over them; at most 100 are ranked. While
@@ -131,14 +132,14 @@ def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: in
     ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
     for row, i in enumerate(indices):
       order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]
-      candidates[i] = [[Candidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
+      candidates[i] = [[TokenCandidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
                                   float(p_data[row, slot, j])) for j in order[slot]]
                        for slot in range(len(encoded[i].masks))]
   return candidates
 
 
 @functools.partial(jax.jit, static_argnames=("network", "number", "settings"))
-def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Network, number: int, settings
+def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Predictor, number: int, settings
                    ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
   temperature, mask_rate = settings
   logits = jnp.where(is_special, MASK_BIAS, network.mlm_logits(params, batch) / temperature)
@@ -167,7 +168,7 @@ def detect_replaced(run: TrainedModel, texts: Sequence[str | Sentence]) -> list[
 
 
 @functools.partial(jax.jit, static_argnames="network")
-def _replaced_probabilities(params, batch, network: Network) -> Float[Array, "batch length"]:
+def _replaced_probabilities(params, batch, network: Predictor) -> Float[Array, "batch length"]:
   return jax.nn.sigmoid(network.rtd_logits(params, batch, batch["input_ids"]))
 
 
@@ -197,7 +198,7 @@ def embed(run: TrainedModel, texts: Sequence[str | Sentence], pooling: str | Non
 
 
 @functools.partial(jax.jit, static_argnames=("network", "pooling"))
-def pooled(params, batch, network: Network, pooling: str) -> Float[Array, "batch hidden"]:
+def pooled(params: PyTree, batch: dict[str, Array], network: Predictor, pooling: str) -> Float[Array, "batch hidden"]:
   """One vector a row: the kept encoder's output, pooled over the real tokens by a row of `POOLINGS`."""
   hidden = network.encode(params, batch, batch["input_ids"]).astype(jnp.float32)  # [batch, length, hidden]
   return POOLINGS[pooling](hidden, batch["attention_mask"])
@@ -243,7 +244,7 @@ def corrupt(run: TrainedModel, batch: Batch, seed: int = 0) -> Int[np.ndarray, "
 
 
 @functools.partial(jax.jit, static_argnames=("network", "config_objective"))
-def _corrupt(params, batch, rng, network: Network, config_objective: ConfigDict) -> Int[Array, "batch length"]:
+def _corrupt(params, batch, rng, network: Predictor, config_objective: ConfigDict) -> Int[Array, "batch length"]:
   return generators.corrupt(rng, network.mlm_logits(params, batch), batch, config_objective).ids
 
 
@@ -275,7 +276,7 @@ class Replacement(NamedTuple):
   probability: float  # that it was replaced, as the discriminator sees it
 
 
-class Corruption(NamedTuple):
+class CorruptedSentence(NamedTuple):
   """What became of a sentence in the hands of the generator."""
 
   sentence: Sentence
@@ -288,11 +289,11 @@ class SentenceAnswer(NamedTuple):
   """Everything that a run says about one sentence."""
 
   sentence: Sentence
-  candidates: list[list[Candidate]]  # per mask, best first
+  candidates: list[list[TokenCandidate]]  # per mask, best first
   filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
   words: list[TokenScore] | None  # of `filled`; None: the run has no discriminator
-  corruption: Corruption | None  # only if asked for, and only of a sentence without masks
-  combined: list[list[Candidate]] | None = None  # as `candidates`, of both networks together; only if asked for
+  corruption: CorruptedSentence | None  # only if asked for, and only of a sentence without masks
+  combined: list[list[TokenCandidate]] | None = None  # as `candidates`, of both networks together; only if asked for
 
 
 def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
@@ -335,7 +336,7 @@ def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5
   return [SentenceAnswer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
 
 
-def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int) -> list[Corruption]:
+def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int) -> list[CorruptedSentence]:
   """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
 
   Raises:
@@ -355,5 +356,6 @@ def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int)
                                   piece_text(run.tokenizer, new).strip(), *judged[position])
                       for position, new in changes[row].items()]
       words = judge_words(corrupted[row].text, tokens)
-      corruptions.append(Corruption(corrupted[row], words, int(batch["masked_weights"][row].sum()), replacements))
+      num_masked = int(batch["masked_weights"][row].sum())
+      corruptions.append(CorruptedSentence(corrupted[row], words, num_masked, replacements))
   return corruptions

@@ -17,7 +17,7 @@ from scipy.special import expit, softmax
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.inference.pretraining_heads import TrainedModel
-from electra_jax.objectives.predictors import Network
+from electra_jax.objectives.predictors import Predictor
 from electra_jax.tasks import HEADS, batches, features, race, sequences, squad
 from electra_jax.tasks.base import Example, Feature
 
@@ -211,5 +211,5 @@ def _outputs(run: TrainedModel, asked: Sequence[list[Feature]]) -> dict[str, lis
 
 
 @functools.partial(jax.jit, static_argnames="network")
-def _task_outputs(params: PyTree, batch, network: Network) -> dict[str, Array]:
+def _task_outputs(params: PyTree, batch, network: Predictor) -> dict[str, Array]:
   return network.task_outputs(params, batch)

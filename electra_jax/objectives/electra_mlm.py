@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.objectives import contrastive, sampling
 from electra_jax.objectives.base import Batch, Metrics
-from electra_jax.objectives.predictors import Network
+from electra_jax.objectives.predictors import Predictor
 
 NUM_CANDIDATES = 100  # "we instead take the argmax over the top 100 predictions from the generator"
 MASK_RATE = 0.15
@@ -69,7 +69,7 @@ def fill(mlm_logits: Float[Array, "batch predictions vocab"], batch: Batch) -> I
   return sampling.replace_ids(batch["masked_input_ids"], batch["masked_positions"], best, batch["masked_weights"])
 
 
-def accuracy(params: PyTree, batch: Batch, network: Network, temperature: float, mask_rate: float,
+def accuracy(params: PyTree, batch: Batch, network: Predictor, temperature: float, mask_rate: float,
              num_candidates: int = NUM_CANDIDATES) -> Metrics:
   """How often the best candidate is the original, beside the generator's own accuracy on the same positions.
 

@@ -15,7 +15,7 @@ from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm, tabl
 from electra_jax.objectives.base import Batch, apply
 
 
-class Network(NamedTuple):
+class Predictor(NamedTuple):
   """Functions of a run's parameters, whatever these are called; None where the run has nothing of the kind."""
 
   mlm_logits: Any  # (params, batch) -> float32 [batch, predictions, vocab]
@@ -38,13 +38,13 @@ class Encoder(NamedTuple):
 
 
 @functools.cache
-def separate(*encoders: Encoder) -> Network:
+def separate(*encoders: Encoder) -> Predictor:
   """Encoders side by side, as published models are; the first one is the kept one. One with heads of fine-tuning is
   alone and has no others.
   """
   owners = {head: encoder for encoder in reversed(encoders) for head in encoder.head_names}
   mlm, rtd = owners.get("mlm_head"), owners.get("rtd_head")
-  return Network(
+  return Predictor(
     mlm and (lambda params, batch: mlm.apply(params, "mlm_logits", batch, batch["masked_input_ids"])
              .astype(jnp.float32)),
     rtd and (lambda params, batch, ids: rtd.apply(params, "rtd_logits", batch, ids)),
@@ -53,35 +53,36 @@ def separate(*encoders: Encoder) -> Network:
 
 
 @functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
+def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
   return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
 
 
-def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
+def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   del config_generator, config_objective
   return separate(Encoder("encoder", transformer, ("mlm_head",)))
 
 
-def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
+def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   """Heads that only training needs are left out."""
   model = generators.make_model(transformer, config_generator, config_objective)
-  return Network(_generator_logits(model),
+  return Predictor(_generator_logits(model),
                  lambda params, batch, ids: apply(model, params, batch, ids, False,
                                                   method="discriminator_logits"), _encode(model))
 
 
-def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Network:
+def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict
+                 ) -> Predictor:
   """Masks are filled by the generator: the kept encoder has never seen one."""
   model = replace_mlm.make_model(transformer, config_generator, config_objective)
-  return Network(_generator_logits(model), None, _encode(model))
+  return Predictor(_generator_logits(model), None, _encode(model))
 
 
 def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict,
-                    config_objective: ConfigDict) -> Network:
+                    config_objective: ConfigDict) -> Predictor:
   """As above; besides, what the copy gate does not trust counts as replaced."""
   model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
-  return Network(_generator_logits(model),
+  return Predictor(_generator_logits(model),
                  lambda params, batch, ids: -apply(model, params, batch, ids, False,
                                                    method=all_tokens_mlm.copy_gate), _encode(model))
 

@@ -12,7 +12,7 @@ from electra_jax.tasks.base import Example, Feature, Task
 from electra_jax.tasks.records import Record, read_records, read_tfds
 
 
-class Row(NamedTuple):
+class GlueRow(NamedTuple):
   """A GLUE task; `columns` are those of the official TSV files, `tfds_columns` those of TFDS."""
 
   folder: str
@@ -35,27 +35,27 @@ class Row(NamedTuple):
 NOT_ENTAILED = ("entailment", "not_entailment")
 ZERO_ONE = ("0", "1")
 
-GLUE: dict[str, Row] = {
-  "cola": Row("CoLA", ("sentence",), ("matthews",), ZERO_ONE, header=("source", "label", "mark", "sentence"),
+GLUE: dict[str, GlueRow] = {
+  "cola": GlueRow("CoLA", ("sentence",), ("matthews",), ZERO_ONE, header=("source", "label", "mark", "sentence"),
               tfds_columns=("sentence",), submissions=("CoLA.tsv",), num_test=(1063,)),
-  "sst2": Row("SST-2", ("sentence",), ("accuracy",), ZERO_ONE, tfds_columns=("sentence",),
+  "sst2": GlueRow("SST-2", ("sentence",), ("accuracy",), ZERO_ONE, tfds_columns=("sentence",),
               submissions=("SST-2.tsv",), num_test=(1821,)),
-  "mrpc": Row("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), ZERO_ONE, label_column="Quality",
+  "mrpc": GlueRow("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), ZERO_ONE, label_column="Quality",
               submissions=("MRPC.tsv",), num_test=(1725,)),
-  "stsb": Row("STS-B", ("sentence1", "sentence2"), ("spearman", "pearson"), (), label_column="score",
+  "stsb": GlueRow("STS-B", ("sentence1", "sentence2"), ("spearman", "pearson"), (), label_column="score",
               submissions=("STS-B.tsv",), num_test=(1379,)),
-  "qqp": Row("QQP", ("question1", "question2"), ("accuracy", "f1"), ZERO_ONE, label_column="is_duplicate",
+  "qqp": GlueRow("QQP", ("question1", "question2"), ("accuracy", "f1"), ZERO_ONE, label_column="is_duplicate",
              id_column="id", tfds_columns=("question1", "question2"), submissions=("QQP.tsv",), num_test=(390965,),
              has_short_rows=True),
-  "mnli": Row("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
+  "mnli": GlueRow("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
               label_column="gold_label", tfds_columns=("premise", "hypothesis"),
               splits=("train", "dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched", "ax"),
               submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104), no_label="-"),
-  "qnli": Row("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
+  "qnli": GlueRow("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
               submissions=("QNLI.tsv",), num_test=(5463,)),
-  "rte": Row("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
+  "rte": GlueRow("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
              num_test=(3000,)),
-  "wnli": Row("WNLI", ("sentence1", "sentence2"), ("accuracy",), ZERO_ONE, submissions=("WNLI.tsv",),
+  "wnli": GlueRow("WNLI", ("sentence1", "sentence2"), ("accuracy",), ZERO_ONE, submissions=("WNLI.tsv",),
               num_test=(146,)),
 }
 # The diagnostics (AX) are answered by the MNLI model.
@@ -134,7 +134,7 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
   return examples
 
 
-def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
+def _find(row: GlueRow, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
   """(path, text columns, header where the file has none); of a file that does not exist the most usual name."""
   stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
   names = [stem + packed for stem in stems for packed in ("", ".gz", ".zst")]
@@ -143,7 +143,7 @@ def _find(row: Row, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tu
   return os.path.join(data_dir, file), row.columns, row.header if is_headless else None
 
 
-def _example(row: Row, record: Record, columns: Sequence[str], label_column: str, id_column: str,
+def _example(row: GlueRow, record: Record, columns: Sequence[str], label_column: str, id_column: str,
              names: dict[str, str], labelled: bool, number: int = 0) -> Example:
   texts = tuple(sequences.text_of(record, column) for column in columns)
   label = None
@@ -162,7 +162,7 @@ def submission(name: str, split: str, predictions: Sequence, examples: Sequence[
   return {file_name: "".join(line + "\n" for line in ["index\tprediction", *lines])}
 
 
-def row_of(name: str) -> Row:
+def row_of(name: str) -> GlueRow:
   """The row of a task, of its ranking too; of SuperGLUE's WSC that of WNLI, which was made of it."""
   return GLUE["wnli" if name == "wsc" else name.removesuffix("_ranking")]
 

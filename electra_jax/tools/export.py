@@ -15,7 +15,7 @@ from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hub, model_card, onnx_files, tokenizer_files
 from electra_jax.finetuning import results
-from electra_jax.tools.export_networks import Source, networks_of
+from electra_jax.tools.export_networks import ExportedRun, networks_of
 from electra_jax.training import warning_signs
 
 FLAGS = flags.FLAGS
@@ -68,14 +68,14 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
   flat = {path: np.asarray(leaf) for path, leaf in sharding.by_path(params).items()}
   with files.new_folder(out) as partial:
-    names, left_out = WRITERS[file_format](partial, Source(workdir, config, step, tokenizer, flat, publication))
+    names, left_out = WRITERS[file_format](partial, ExportedRun(workdir, config, step, tokenizer, flat, publication))
   return Exported([os.path.normpath(os.path.join(out, name)) for name in names], names, left_out)
 
 
 # ---- Hugging Face ----
 
 
-def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
+def write_hf(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
   networks, left_out = networks_of(source)
   names = list(networks) if len(networks) > 1 or "discriminator" in networks else [""]
@@ -96,7 +96,7 @@ def write_hf(folder: str, source: Source) -> tuple[list[str], list[str]]:
   return names, left_out
 
 
-def longest_input(source: Source) -> int:
+def longest_input(source: ExportedRun) -> int:
   """Tokens that the run has trained on, special ones included; of imported weights, which say less, its positions."""
   model = source.config.model
   return (model.max_position_embeddings - model.position_offset if imported_from(source.workdir)
@@ -126,7 +126,7 @@ def imported_from(workdir: str) -> str:
 # ---- Flax ----
 
 
-def write_msgpack(folder: str, source: Source) -> tuple[list[str], list[str]]:
+def write_msgpack(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
   """params.msgpack with our own nested names, config.json and tokenizer/, as in the workdir."""
   from flax import serialization, traverse_util
 
@@ -141,7 +141,7 @@ def write_msgpack(folder: str, source: Source) -> tuple[list[str], list[str]]:
 # ---- ONNX ----
 
 
-def write_onnx(folder: str, source: Source) -> tuple[list[str], list[str]]:
+def write_onnx(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
   """What transformers loads, and model.onnx beside it."""
   onnx_files.check_installed()
   names, left_out = write_hf(folder, source)

@@ -16,7 +16,7 @@ from electra_jax.models.bert import SENTENCE_HEADS
 from electra_jax.tasks.base import HEADS
 
 
-class Source(NamedTuple):
+class ExportedRun(NamedTuple):
   """A checkpoint and what belongs to it."""
 
   workdir: str
@@ -27,7 +27,7 @@ class Source(NamedTuple):
   publication: model_card.Publication = model_card.UNPUBLISHED
 
 
-def networks_of(source: Source) -> tuple[dict[str, Weights], list[str]]:
+def networks_of(source: ExportedRun) -> tuple[dict[str, Weights], list[str]]:
   """({network: weights}, heads left out): each network whole, with the embeddings that it borrows.
 
   One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
@@ -82,7 +82,7 @@ def check_heads(heads: set[str], pooling: str) -> None:
                     "electra_jax.tools.predict --task=classify or --task=choose")
 
 
-def fine_tuning_of(source: Source) -> tuple[str, list[str], bool]:
+def fine_tuning_of(source: ExportedRun) -> tuple[str, list[str], bool]:
   """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
   if source.config.mode != "finetune":
     return "tanh", [], False

@@ -5,14 +5,14 @@ Paper figures are those of the preprint (two digits) and, where a row says ICLR,
 
 from dataclasses import dataclass, replace
 
-from electra_jax.flops import Network, paper_forward
+from electra_jax.flops import NetworkSizes, paper_forward
 
 BACKWARD = 2  # Appendix C: the backward pass takes as many operations as the forward pass
 INFERENCE_LENGTH = 128  # Table 1: "Infer FLOPs assumes single length-128 input"
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
   """One model of a table: what the paper prints, what the released counting script prints, and our counts."""
 
   name: str
@@ -40,8 +40,8 @@ class Row:
 
 
 def _bert(hidden: int, layers: int, *, embed: int = 0, vocab: int = 30522, length: int = 512, mlp: int = 0,
-          head: str = "mlm", **changes) -> Network:
-  return Network(hidden=hidden, embed=embed or hidden, layers=layers, heads=max(1, hidden // 64),
+          head: str = "mlm", **changes) -> NetworkSizes:
+  return NetworkSizes(hidden=hidden, embed=embed or hidden, layers=layers, heads=max(1, hidden // 64),
                  mlp=mlp or 4 * hidden, vocab=vocab, length=length, heads_on_top=(head,), **changes)
 
 
@@ -55,12 +55,12 @@ T5_ENCODER = replace(_bert(1024, 24, vocab=32000, mlp=65536, queries=128 * 128, 
 T5_DECODER = replace(T5_ENCODER, cross_attention=True, mlm_share=1.0)
 
 
-def training(networks: tuple[Network, ...], batch_size: int, num_steps: float) -> float:
+def training(networks: tuple[NetworkSizes, ...], batch_size: int, num_steps: float) -> float:
   """Operations of a run of the networks together, each token through all of them."""
   return BACKWARD * num_steps * batch_size * sum(net.length * sum(paper_forward(net).values()) for net in networks)
 
 
-def inference(net: Network) -> float:
+def inference(net: NetworkSizes) -> float:
   """Operations of one input of 128 tokens: the encoder and a hidden layer with one output at every token.
 
   A classifier needs that layer at [CLS] alone; the released script counts it at each token, and so do the tables.
@@ -69,7 +69,7 @@ def inference(net: Network) -> float:
   return INFERENCE_LENGTH * sum(paper_forward(single).values())
 
 
-def parameters(net: Network, *, positions: int = 512, shared_layers: bool = False) -> int:
+def parameters(net: NetworkSizes, *, positions: int = 512, shared_layers: bool = False) -> int:
   """Parameters of an encoder with its embeddings and layer norms, without a head or pooler."""
   tables = net.embed * (net.vocab + positions + net.type_vocab + 2)  # 2: the layer norm
   projection = 0 if net.embed == net.hidden else (net.embed + 1) * net.hidden
@@ -129,15 +129,15 @@ def xlnet_parameters() -> int:
   return 32000 * 1024 + 24 * (5 * 1024**2 + 8 * 1024**2 + 5 * 1024 + 3 * 1024 + 4 * 1024)
 
 
-def _row(name: str, source: str, networks: tuple[Network, ...], batch_size: int, num_steps: float, *paper,
-         reference: float | None = None, note: str = "", **counting) -> Row:
+def _row(name: str, source: str, networks: tuple[NetworkSizes, ...], batch_size: int, num_steps: float, *paper,
+         reference: float | None = None, note: str = "", **counting) -> PaperRow:
   """`paper`: training operations, inference operations, parameters; the last network is the one that is kept."""
   kept = networks[-1]
-  return Row(name, source, training(networks, batch_size, num_steps), inference(kept), parameters(kept, **counting),
-             *paper, reference_train_flops=reference, note=note)
+  return PaperRow(name, source, training(networks, batch_size, num_steps), inference(kept),
+                  parameters(kept, **counting), *paper, reference_train_flops=reference, note=note)
 
 
-def rows() -> list[Row]:
+def rows() -> list[PaperRow]:
   """Every row, in the papers' order."""
   return [*_small_models(), *_large_models(), *_beyond_the_tables()]
 
@@ -163,13 +163,13 @@ def speedups() -> dict[str, str]:
                   for row in rows() if row.source.startswith("ELECTRA Table 2")}
 
 
-def _electra(encoder: Network, generator_hidden: int) -> tuple[Network, Network]:
+def _electra(encoder: NetworkSizes, generator_hidden: int) -> tuple[NetworkSizes, NetworkSizes]:
   heads = max(1, generator_hidden // 64)
   return (replace(encoder, hidden=generator_hidden, mlp=4 * generator_hidden, heads=heads),
           replace(encoder, heads_on_top=("rtd",)))
 
 
-def _small_models() -> list[Row]:
+def _small_models() -> list[PaperRow]:
   table, conference = "ELECTRA Table 1", "ELECTRA Table 1 (ICLR)"
   elmo = elmo_forward()
   per_token = sum(elmo.values())
@@ -179,13 +179,13 @@ def _small_models() -> list[Row]:
                for share, steps, paper in (("50 %", 500_000, 7.1e17), ("25 %", 250_000, 3.6e17),
                                            ("12.5 %", 125_000, 1.8e17), ("6.25 %", 62_500, 8.9e16))]
   return [
-    Row("ELMo", table, BACKWARD * 10 * 768_648_884 * per_token,  # ten epochs of the One Billion Word benchmark
+    PaperRow("ELMo", table, BACKWARD * 10 * 768_648_884 * per_token,  # ten epochs of the One Billion Word benchmark
         INFERENCE_LENGTH * (per_token - elmo["sampled_softmax"]), elmo_parameters(), 3.3e18, 2.6e10, 96e6, 3.411e18,
         "matrix products only; the script's own total is 3 % above the paper's"),
     _row("GPT", table, (GPT,), 128, 960_800, 4.0e19, 3.0e10, 117e6, reference=3.969e19),
     _row("BERT-Small", table, (SMALL,), 128, 1_450_000, 1.4e18, 3.7e9, 14e6, reference=1.419e18),
     _row("BERT-Base", table, (BASE,), 256, 1_000_000, 6.4e19, 2.9e10, 110e6, reference=6.428e19),
-    Row("DistilBERT", table, None, inference(distilbert), parameters(distilbert), None, 1.4e10, 66e6,
+    PaperRow("DistilBERT", table, None, inference(distilbert), parameters(distilbert), None, 1.4e10, 66e6,
         note="the paper halves BERT-Base with its embedding lookup, which DistilBERT keeps whole"),
     _row("ELECTRA-Small", table, small, 128, 1_000_000, 1.4e18, 3.7e9, 14e6, note="generator 1/2 as in Table 4"),
     *fractions,
@@ -195,14 +195,14 @@ def _small_models() -> list[Row]:
   ]
 
 
-def _large_models() -> list[Row]:
+def _large_models() -> list[PaperRow]:
   table, conference = "ELECTRA Table 2", "ELECTRA Table 2 (ICLR)"
   large = _electra(LARGE, 256)
   xlnet = xlnet_forward(512, two_streams=True, lookup=False)
   xlnet_inference = xlnet_forward(INFERENCE_LENGTH, two_streams=False, lookup=True)
 
   def xlnet_row(source, batch_size, paper, reference, note):
-    return Row("XLNet" if reference else "XLNet, batch 2048", source, BACKWARD * 500_000 * batch_size * xlnet,
+    return PaperRow("XLNet" if reference else "XLNet, batch 2048", source, BACKWARD * 500_000 * batch_size * xlnet,
                xlnet_inference, xlnet_parameters(), paper, None, 360e6, reference, note)
 
   return [
@@ -219,14 +219,14 @@ def _large_models() -> list[Row]:
   ]
 
 
-def _beyond_the_tables() -> list[Row]:
+def _beyond_the_tables() -> list[PaperRow]:
   t5 = training((T5_ENCODER, T5_DECODER), 2048, 1_000_000)
   t5_parameters = (parameters(T5_ENCODER, positions=0)
                    + parameters(replace(T5_DECODER, vocab=0), positions=0))  # one token table for both
   return [
     _row("ALBERT", "ELECTRA Table 3 (ICLR)", (ALBERT,), 4096, 1_500_000, 3.1e22, None, 235e6, reference=3.114e22,
          shared_layers=True, note="xxlarge: one layer's parameters, run twelve times"),
-    Row("T5-11B", "released script", t5, inference(T5_ENCODER) + inference(replace(T5_DECODER, vocab=0)),
+    PaperRow("T5-11B", "released script", t5, inference(T5_ENCODER) + inference(replace(T5_DECODER, vocab=0)),
         t5_parameters, None, None, 11e9, 4.582e22,
         "weighted sum and attention output at the width 1024, as the script has them; they are 16384 wide"),
   ]

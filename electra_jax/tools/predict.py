@@ -18,7 +18,7 @@ from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict_screen
-from electra_jax.tools.predict_tasks import TASKS, Item, Task, ask, items_of
+from electra_jax.tools.predict_tasks import TASKS, Item, QuestionKind, ask, items_of
 
 FLAGS = flags.FLAGS
 
@@ -81,7 +81,7 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     yield number, item
 
 
-def answer_file(run: pretraining_heads.TrainedModel, path: str, task: Task, **options) -> Iterator[Answered]:
+def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKind, **options) -> Iterator[Answered]:
   """Every question of a file with its answer, in its order, with a progress bar; a chunk is in memory.
 
   Raises:
@@ -110,7 +110,7 @@ def answer_file(run: pretraining_heads.TrainedModel, path: str, task: Task, **op
       bar.update(len(chunk))
 
 
-def write_records(answers: Iterator[Answered], path: str, task: Task) -> int:
+def write_records(answers: Iterator[Answered], path: str, task: QuestionKind) -> int:
   """Writes one JSON object a line and returns their count; the file appears complete or not at all.
 
   Raises:
@@ -128,7 +128,7 @@ def write_records(answers: Iterator[Answered], path: str, task: Task) -> int:
   return count
 
 
-def json_line(task: Task, number: int, item: Item, answer: Any) -> str:
+def json_line(task: QuestionKind, number: int, item: Item, answer: Any) -> str:
   """An answer as a line of JSON, under the number of its question's line."""
   return json.dumps({"line": number} | task.record(item, answer), ensure_ascii=False) + "\n"
 
@@ -189,7 +189,7 @@ def main(argv: list[str]) -> None:
     show(run, answered, task, name)
 
 
-def show(run: pretraining_heads.TrainedModel, answered: Iterator[Answered], task: Task, name: str) -> None:
+def show(run: pretraining_heads.TrainedModel, answered: Iterator[Answered], task: QuestionKind, name: str) -> None:
   """Draws the answers of a model called `name`, or prints them as JSON lines."""
   if not task.is_drawn:
     for row in answered:

@@ -7,7 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from electra_jax.data.sentences import Sentence
-from electra_jax.inference.pretraining_heads import Candidate, Corruption, Replacement, SentenceAnswer, TokenScore
+from electra_jax.inference.pretraining_heads import (
+  CorruptedSentence,
+  Replacement,
+  SentenceAnswer,
+  TokenCandidate,
+  TokenScore,
+)
 
 COLUMN = 10  # width of the line names
 
@@ -83,8 +89,8 @@ def marked_masks(sentence: Sentence) -> Text:
   return shown
 
 
-def show_candidates(name: str, position: int, candidates: Sequence[Candidate], screen: Screen,
-                    combined: Sequence[Candidate] = ()) -> None:
+def show_candidates(name: str, position: int, candidates: Sequence[TokenCandidate], screen: Screen,
+                    combined: Sequence[TokenCandidate] = ()) -> None:
   """The table of one mask: rank, token, probability, and a bar of that length; on its right the `combined` ranking."""
   shown, right = [], []
   for those, texts in ((candidates, shown), (combined, right)):
@@ -110,7 +116,7 @@ def show_most_suspicious(text: str, words: Sequence[TokenScore], screen: Screen)
                          f"{most.probability:.0%}", style="dim"))
 
 
-def show_corruption(corruption: Corruption, screen: Screen) -> None:
+def show_corruption(corruption: CorruptedSentence, screen: Screen) -> None:
   """The corrupted sentence as the discriminator judges it, and which replacements it finds."""
   text, replacements = corruption.sentence.text, corruption.replacements
   screen.line("corrupted", Text(text))

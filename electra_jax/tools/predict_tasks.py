@@ -16,7 +16,7 @@ Item = dict[str, Any]  # the fields of a question: texts, or lists of them
 NUM_SPANS = 5  # candidates of an answer that are written
 
 
-class Task(NamedTuple):
+class QuestionKind(NamedTuple):
   """A row of TASKS."""
 
   what: str  # for --help
@@ -100,7 +100,7 @@ def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
   return record
 
 
-def _candidates(candidates: Sequence[pretraining_heads.Candidate]) -> list[dict]:
+def _candidates(candidates: Sequence[pretraining_heads.TokenCandidate]) -> list[dict]:
   return [{"token": c.text.strip(), "starts_word": c.text.startswith(" "), "id": c.token_id,
            "probability": _rounded(c.probability)} for c in candidates]
 
@@ -189,7 +189,7 @@ def record_answer(item: Item, prediction: Prediction) -> dict:
 # ---- questions of a command line ----
 
 
-def items_of(task: Task, arguments: Sequence[str], pair: str = "") -> list[Item]:
+def items_of(task: QuestionKind, arguments: Sequence[str], pair: str = "") -> list[Item]:
   """The questions that the words of a command line are.
 
   Raises:
@@ -212,7 +212,7 @@ def items_of(task: Task, arguments: Sequence[str], pair: str = "") -> list[Item]
   return [dict(zip(task.fields, arguments[i:i + size])) for i in range(0, len(arguments), size)]
 
 
-def ask(task: Task, read: Callable[[str], str] = input) -> Iterator[Item]:
+def ask(task: QuestionKind, read: Callable[[str], str] = input) -> Iterator[Item]:
   """Questions as somebody types them, field by field, until an empty line or the end of the input."""
   while True:
     item: Item = {}
@@ -230,25 +230,25 @@ def ask(task: Task, read: Callable[[str], str] = input) -> Iterator[Item]:
 
 
 TASKS = {
-  "auto": Task("masks filled and replaced words marked, whatever the model can", ("text",),
+  "auto": QuestionKind("masks filled and replaced words marked, whatever the model can", ("text",),
                lambda run, item: pretraining_heads.encode_question(run, item["text"]), answer_sentences,
                record_sentence, is_drawn=True),
-  "fill_mask": Task("the likeliest tokens of each mask", ("text",), encode_masked, fill_masks, record_sentence,
+  "fill_mask": QuestionKind("the likeliest tokens of each mask", ("text",), encode_masked, fill_masks, record_sentence,
                     is_drawn=True),
-  "detect": Task("the probability of each word that it was replaced", ("text",), encode_judged, detect,
+  "detect": QuestionKind("the probability of each word that it was replaced", ("text",), encode_judged, detect,
                  record_sentence, is_drawn=True),
-  "embed": Task("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
+  "embed": QuestionKind("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
                 record_embedding),
-  "classify": Task("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",),
+  "classify": QuestionKind("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",),
                    lambda run, item: task_heads.encode_texts(run, item["text"], item.get("pair")),
                    _without_options(task_heads.classify), record_classes, optional=("pair",)),
-  "tag": Task("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",),
+  "tag": QuestionKind("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",),
               lambda run, item: task_heads.encode_words(run, item["words"]),
               _without_options(task_heads.tag), record_tags, lists=("words",)),
-  "choose": Task("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
+  "choose": QuestionKind("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
                  lambda run, item: task_heads.encode_choices(run, item["text"], item["choices"], item.get("question")),
                  _without_options(task_heads.choose), record_choice, optional=("question",), lists=("choices",)),
-  "question": Task("the answer in a text (question and context)", ("question", "context"),
+  "question": QuestionKind("the answer in a text (question and context)", ("question", "context"),
                    lambda run, item: task_heads.encode_question(run, item["question"], item["context"]),
                    _without_options(task_heads.answer_questions), record_answer),
 }

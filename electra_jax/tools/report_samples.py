@@ -89,7 +89,7 @@ def _hidden_word(run, text: str, index: int) -> str:
           f'{escape(text[word.end():])}</p><table class="candidates">{rows}</table>')
 
 
-def _corrupted(corruption: pretraining_heads.Corruption) -> str:
+def _corrupted(corruption: pretraining_heads.CorruptedSentence) -> str:
   """The text as the generator left it and the discriminator sees it."""
   text, shown, copied = corruption.sentence.text, "", 0
   for start, end, probability in corruption.words:

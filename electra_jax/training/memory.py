@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jaxtyping import PyTree
@@ -33,7 +34,7 @@ class StepMemory:
     return f"{format_bytes(self.total)} ({parts})"
 
 
-def of_step(state, batch, compiled) -> StepMemory:
+def of_step(state: PyTree, batch: PyTree, compiled: jax.stages.Compiled) -> StepMemory:
   """The memory of one device.
 
   Args:
@@ -41,14 +42,14 @@ def of_step(state, batch, compiled) -> StepMemory:
     batch: likewise.
     compiled: `make_train_step(...).lower(state, batch).compile()`.
   """
-  analysis = compiled.memory_analysis()
+  analysis: Any = compiled.memory_analysis()
   new = max(0, analysis.output_size_in_bytes - analysis.alias_size_in_bytes)  # what is not written over the old state
   params = bytes_per_device(state.params)
   return StepMemory(params, bytes_per_device(state.opt_state), bytes_per_device(batch),
                     analysis.temp_size_in_bytes + new, analysis.generated_code_size_in_bytes)
 
 
-def at_start(train_step, state, batch) -> str:
+def at_start(train_step: jax.stages.Wrapped, state: PyTree, batch: PyTree) -> str:
   """The line that a run prints before its first step, whose compilation it does ahead: calling it compiles no more."""
   return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch).compile())}"
 

@@ -7,7 +7,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from electra_jax.objectives import electra_mlm
-from electra_jax.objectives.predictors import Network
+from electra_jax.objectives.predictors import Predictor
 
 VOCAB, LENGTH = 6, 4
 TRUE_IDS = np.array([[1, 2, 3, 4], [5, 4, 3, 2]], np.int32)
@@ -55,7 +55,8 @@ def test_a_sure_discriminator_corrects_the_generator():
   batch = make_batch()
   likes = 2.0 * jax.nn.one_hot(batch["masked_ids"], VOCAB) + 3.0 * jax.nn.one_hot((batch["masked_ids"] + 1) % VOCAB,
                                                                                   VOCAB)
-  network = Network(lambda params, batch: likes, lambda params, batch, ids: jnp.where(ids == TRUE_IDS, -9.0, 9.0), None)
+  network = Predictor(lambda params, batch: likes,
+                      lambda params, batch, ids: jnp.where(ids == TRUE_IDS, -9.0, 9.0), None)
   pairs = electra_mlm.accuracy({}, batch, network, 1.0, 0.15, num_candidates=2)
   assert {name: (float(a), float(b)) for name, (a, b) in pairs.items()} == {
     "electra_mlm/accuracy": (3, 3), "electra_mlm/generator_accuracy": (0, 3), "electra_mlm/upper_bound": (3, 3)}

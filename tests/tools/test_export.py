@@ -285,7 +285,8 @@ def test_every_head_of_every_family(tmp_path, family, head):
   shapes = jax.eval_shape(lambda: pretrained.init_params(jax.random.key(0), transformer, HEADS[head][0], None))
   params = {sharding.path_name(path): np.ones(leaf.shape, np.float32)
             for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
-  found, left_out = export_networks.networks_of(export_networks.Source(str(tmp_path), config, 1, tokenizer, params))
+  exported = export_networks.ExportedRun(str(tmp_path), config, 1, tokenizer, params)
+  found, left_out = export_networks.networks_of(exported)
   hf.write_network(str(tmp_path), found["encoder"])
   (name,) = found["encoder"].config["architectures"]
   assert name == hf_config.ARCHITECTURES[family][HEADS[head][0][0]]

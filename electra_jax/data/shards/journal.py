@@ -33,7 +33,7 @@ JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "max_documents
 
 
 @dataclasses.dataclass
-class Progress:
+class Packed:
   """What has been packed so far."""
 
   num_chunks: int = 0
@@ -80,7 +80,7 @@ class Journal:
   """
 
   def __init__(self, partial: str, job: dict, shard_examples: int, dtype: np.dtype):
-    self._partial, self._job, self.started, self.progress = partial, job, time.monotonic(), Progress()
+    self._partial, self._job, self.started, self.progress = partial, job, time.monotonic(), Packed()
     self._new_writers = lambda: {
       split: writing.SplitWriter(os.path.join(partial, split), shard_examples, dtype) for split in SPLITS}
     self.writers = self._new_writers()
@@ -99,7 +99,7 @@ class Journal:
     remove(self._partial)
     for split in SPLITS:
       shutil.rmtree(os.path.join(self._partial, split), ignore_errors=True)
-    self.progress = Progress()
+    self.progress = Packed()
     self.writers = self._new_writers()
     return read_chunks()
 
@@ -146,7 +146,7 @@ class Journal:
       return False
     for split, writer in self.writers.items():
       writer.restore(state["files"][split], rows[split])
-    self.progress = Progress(state["num_chunks"], state["checksum"], state["seconds"],
+    self.progress = Packed(state["num_chunks"], state["checksum"], state["seconds"],
                              {split: Counter(counts) for split, counts in state["counts"].items()},
                              {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()},
                              Counter(state["unknown_words"]))

@@ -22,7 +22,7 @@ ROLE_KEYS = tuple(f"{role}_token" for role in (*SPECIAL_NAMES, "bos", "eos"))
 Default = TypeVar("Default", bool, bool | None)
 
 
-class Source(NamedTuple):
+class PublishedFiles(NamedTuple):
   """What lies in a folder."""
 
   where: str
@@ -46,7 +46,7 @@ class Source(NamedTuple):
     return default if value is None else value
 
 
-def read(path: str, lowercase: bool | None) -> Source:
+def read(path: str, lowercase: bool | None) -> PublishedFiles:
   """What belongs to a folder's vocabulary, or to one file of it under any name.
 
   Raises:
@@ -78,7 +78,7 @@ def read(path: str, lowercase: bool | None) -> Source:
     raise UserError("No vocabulary was found", got=f"{path}: {', '.join(names[:8]) or 'an empty directory'}",
                     allowed="vocab.txt, vocab.json with merges.txt, *.model or tokenizer.json",
                     fix="point --config.data.tokenizer.path at the file or at its directory")
-  return Source(path, files, settings, added, content, str(named).removesuffix("Fast"),
+  return PublishedFiles(path, files, settings, added, content, str(named).removesuffix("Fast"),
                 model_type if isinstance(model_type, str) else "", lowercase)
 
 

@@ -18,7 +18,7 @@ from electra_jax.data.tokenizers.base import LACKS_ROLES, SPECIAL_NAMES, Tokeniz
 from electra_jax.data.tokenizers.published_source import (
   SUPPORTED,
   UNSUPPORTED,
-  Source,
+  PublishedFiles,
   extra_tokens,
   make_token,
   name_of,
@@ -70,7 +70,7 @@ def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> T
                     fix="check the tokenizer's JSON files") from error
 
 
-def _finish(source: Source, built: Built) -> Tokenizer:
+def _finish(source: PublishedFiles, built: Built) -> Tokenizer:
   """The library's object with the added tokens and those of the roles, or the plain tokenizer where it is no more."""
   library, settings = built.library, source.settings
   roles = {role: name_of(settings[f"{role}_token"]) for role in SPECIAL_NAMES if settings.get(f"{role}_token")}
@@ -103,7 +103,7 @@ def _finish(source: Source, built: Built) -> Tokenizer:
   return published_tokenizer.PublishedTokenizer(published_tokenizer.files_of(library, roles), False, source.where)
 
 
-def _plain(row: type[kinds.LibraryTokenizer], files: dict[str, bytes], lowercase: bool, source: Source
+def _plain(row: type[kinds.LibraryTokenizer], files: dict[str, bytes], lowercase: bool, source: PublishedFiles
            ) -> kinds.LibraryTokenizer | None:
   """The plain tokenizer of a vocabulary; None where its special tokens have other names."""
   try:
@@ -128,7 +128,7 @@ def _essence(library: tokenizers.Tokenizer) -> dict:
 # ---- one builder for each way in which AutoTokenizer reads a folder ----
 
 
-def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tokenizer]:
+def _builder(source: PublishedFiles, kind: str | None) -> Callable[[PublishedFiles], Built | Tokenizer]:
   name = source.tokenizer_class or UNBUILT.get(source.model_type, "")
   content, files = source.content, source.files.keys()
   if name and name not in CLASSES and name not in AS_IT_STANDS:
@@ -157,7 +157,7 @@ def _builder(source: Source, kind: str | None) -> Callable[[Source], Built | Tok
   return by_files[kind if kind in fitting else fitting[0]][0]
 
 
-def _expect(source: Source, part: str, wanted: dict) -> None:
+def _expect(source: PublishedFiles, part: str, wanted: dict) -> None:
   """Raises where tokenizer.json says what the class in tokenizer_config.json does not look at."""
   step = (source.content.get(part) or {}) if source.content else wanted
   for key, value in wanted.items():
@@ -167,7 +167,7 @@ def _expect(source: Source, part: str, wanted: dict) -> None:
                            fix='set "tokenizer_class": "PreTrainedTokenizerFast" if tokenizer.json is right')
 
 
-def _bert(source: Source) -> Built:
+def _bert(source: PublishedFiles) -> Built:
   _expect(source, "model", {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100})
   _expect(source, "pre_tokenizer", {"type": "BertPreTokenizer"})
   _expect(source, "normalizer", {"type": "BertNormalizer", "clean_text": True})
@@ -186,14 +186,14 @@ def _bert(source: Source) -> Built:
   return Built(library, _plain(kinds.WordPiece, {"vocab.txt": text}, lowercase, source))
 
 
-def _vocab_txt(vocab: dict[str, int], source: Source) -> bytes:
+def _vocab_txt(vocab: dict[str, int], source: PublishedFiles) -> bytes:
   """The entries of a WordPiece tokenizer.json, one a line."""
   if sorted(vocab.values()) != list(range(len(vocab))):
     raise source.refused("tokenizer.json has ids that are not 0, 1, 2, ...", fix="restore the file")
   return "".join(f"{token}\n" for token in sorted(vocab, key=vocab.__getitem__)).encode("utf-8")
 
 
-def _lowercase(source: Source, entries: list[str]) -> bool:
+def _lowercase(source: PublishedFiles, entries: list[str]) -> bool:
   """What the settings say, else what the config asks for, else what the entries look like.
 
   Capitals in a lowercased vocabulary are wasted, but text with capitals is [UNK] for a vocabulary without them.
@@ -216,7 +216,7 @@ def _lowercase(source: Source, entries: list[str]) -> bool:
   return share <= 0.05
 
 
-def _byte_bpe(source: Source) -> Built:
+def _byte_bpe(source: PublishedFiles) -> Built:
   _expect(source, "model", dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
           | {"byte_fallback": False, "ignore_merges": False})
   _expect(source, "pre_tokenizer", {"type": "ByteLevel", "use_regex": True})
@@ -236,7 +236,7 @@ def _bpe_files(model: dict) -> dict[str, bytes]:
           "merges.txt": merges_text(model["merges"]).encode("utf-8")}
 
 
-def _sentencepiece(source: Source, row: type[kinds.SentencePiece] = kinds.SentencePiece) -> Tokenizer:
+def _sentencepiece(source: PublishedFiles, row: type[kinds.SentencePiece] = kinds.SentencePiece) -> Tokenizer:
   """The file by itself, with SentencePiece's own library; it does not say how the text was cased."""
   lowercase = source.flag("do_lower_case", bool(source.lowercase))
   if source.added:
@@ -246,7 +246,7 @@ def _sentencepiece(source: Source, row: type[kinds.SentencePiece] = kinds.Senten
     return row({"sentencepiece.model": file.read()}, lowercase, source.where)
 
 
-def _as_it_stands(source: Source) -> Built:
+def _as_it_stands(source: PublishedFiles) -> Built:
   content, plain = source.content or {}, None
   kind = published_tokenizer.kind_of(content)
   if kind == "wordpiece":
