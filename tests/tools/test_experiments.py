@@ -109,8 +109,9 @@ def test_a_grid_has_a_run_for_every_choice(tmp_path):
   assert len({row.folder for row in found}) == len({row.model.name for row in found}) == 8
   assert found[0].folder == "out/models/evidence_electra_small-rtd_weight=10-learning_rate=1e-4-10"
   assert "--config.objective.rtd_weight=10.0" in runs.pretrain_command(found[0], place(tmp_path))
-  points = finetuning.grid(["cola"], Tuning(rates=["1e-4", "5e-5"], grid=["task.layer_decay=0.9,0.8,0.7"]))
-  assert len(points) == 6 and points[0].folder("out") == "out/cola/rate_1e-4_batch_recipe_layer_decay=0.9"
+  grid = ["optimizer.learning_rate=1e-4,5e-5", "task.layer_decay=0.9,0.8,0.7"]
+  points = finetuning.grid(["cola"], Tuning(grid=grid))
+  assert len(points) == 6 and points[0].folder("out") == "out/cola/learning_rate=1e-4_layer_decay=0.9"
   assert "task.layer_decay=0.9" in finetuning.recipe_and_settings(points[0], Tuning(), "w", "GLUE")[1]
 
 
@@ -196,8 +197,7 @@ def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
   values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
             "glue_at_once": None, "probe": False, "only": "", "tasks": "",
-            "seeds": None, "max_train_examples": None, "glue_set": [], "grid": [], "glue_grid": [],
-            "recipe": Tuning().recipe, "paper": "", "rates": "", "batch_sizes": "", "from_mnli": False, "ensemble": 0}
+            "glue_set": [], "grid": [], "glue_grid": [], "paper": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 
 
@@ -261,7 +261,7 @@ def test_commands_carry_budget_data_and_settings_of_glue(tmp_path):
   recipe_name, settings = finetuning.recipe_and_settings(points[1], tuning, row.workdir, "GLUE")
   words = finetuning.command(points[1], "out", recipe_name, settings)
   assert {"--config=configs/finetune/glue.py:rte", "--config.optimizer.learning_rate=3e-4", "--workdir="
-          "out/rte/rate_recipe_batch_recipe", "--config.task.max_train_examples=12000", "--config.task.max_length=128",
+          "out/rte/recipe", "--config.task.max_train_examples=12000", "--config.task.max_length=128",
           "--config.task.num_epochs=1", "--config.task.data_dir=GLUE"} <= set(words)
   with pytest.raises(UserError, match="no shards of this format"):
     runs.prepare([row], place(tmp_path))
@@ -298,7 +298,7 @@ def leave_scores(row, score):
 
 
 def task_results(row, task):
-  return Point(task, "", "").results(figures.sweep_folder(row, row.num_steps))
+  return Point(task).results(figures.sweep_folder(row, row.num_steps))
 
 
 def test_figures_table_and_verdict(tmp_path):
@@ -394,7 +394,7 @@ def test_a_column_without_seeds_has_no_spread(tmp_path):
 
 def test_a_failed_seed_is_not_among_the_scores(tmp_path):
   scores = [0.5, math.nan, 0.75]
-  leave_results(tmp_path, Point("rte", "", ""), "accuracy", scores)
+  leave_results(tmp_path, Point("rte"), "accuracy", scores)
   assert figures.glue_figures(str(tmp_path), ["rte"], Tuning())["rte"][2] == [50.0, 75.0]
 
 
@@ -406,7 +406,7 @@ def leave_results(out, point, metric, scores):
 
 
 def test_a_task_counts_at_its_best_learning_rate(tmp_path):
-  tuning = Tuning(rates=["1e-4", "3e-4"])
+  tuning = Tuning(grid=["optimizer.learning_rate=1e-4,3e-4"])
   for point, score in zip(finetuning.grid(["rte"], tuning), (0.6, 0.7)):
     leave_results(tmp_path, point, "accuracy", [score])
   assert figures.glue_figures(str(tmp_path), ["rte"], tuning)["rte"][0] == pytest.approx(70.0)
@@ -436,7 +436,8 @@ def test_each_way_to_fine_tune_has_its_own_figures(tmp_path, monkeypatch):
   row = records.planned(str(tmp_path), table)[0]
   finish(row, 0.5, 3.0)
   assert os.path.isdir(os.path.join(row.folder, "glue")) and scores().keys() == {51.0}
-  use_flags(monkeypatch, tmp_path, glue_set=["task.num_epochs=10", "rte:optimizer.learning_rate=1e-4"], seeds=3)
+  use_flags(monkeypatch, tmp_path, glue_set=["task.num_seeds=3", "task.num_epochs=10",
+                                             "rte:optimizer.learning_rate=1e-4"])
   record("small-vs-bert", tmp_path, command.own_tuning(), "again")
   assert not scores()  # not those of three passes
   again = records.planned(str(tmp_path), table)[0]
@@ -501,8 +502,9 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
   environment = os.environ | {"DATA": str(tmp_path / "text.txt"), "GLUE": str(tmp_path / "glue"), "FLOPS": "4e7",
                               "OUT": str(tmp_path / "out"), "PYTHON": sys.executable,
                               "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-  settings = ["--only=bert_static", "--tasks=sst2", "--seeds=2", "--glue_at_once=1", "--glue_set=task.num_epochs=1",
-              "--glue_set=train.compute_dtype=float32", *(f"--set={key}={value}" for key, value in small.items())]
+  settings = ["--only=bert_static", "--tasks=sst2", "--glue_at_once=1", "--glue_set=task.num_seeds=2",
+              "--glue_set=task.num_epochs=1", "--glue_set=train.compute_dtype=float32",
+              *(f"--set={key}={value}" for key, value in small.items())]
 
   def reproduce(*arguments):
     done = subprocess.run([ROOT / "launch/reproduce.sh", *arguments], env=environment, capture_output=True, text=True)
@@ -603,16 +605,16 @@ def finish_point(point, out, values):
 
 
 def test_the_best_median_wins_and_the_table_names_it(tmp_path):
-  points = finetuning.grid(["mrpc", "rte"], Tuning(rates=["1e-5", "2e-5"], batch_sizes=["16"]))
-  assert points == [Point("rte", "1e-5", "16"), Point("rte", "2e-5", "16"), Point("mrpc", "1e-5", "16"),
-                    Point("mrpc", "2e-5", "16")]
+  points = finetuning.grid(["mrpc", "rte"], Tuning(grid=["optimizer.learning_rate=1e-5,2e-5", "train.batch_size=16"]))
+  low, high = ((f"optimizer.learning_rate={rate}", "train.batch_size=16") for rate in ("1e-5", "2e-5"))
+  assert points == [Point("rte", low), Point("rte", high), Point("mrpc", low), Point("mrpc", high)]
   for point, values in zip(points, ([NAN, NAN], [0.5, 0.5, NAN], [0.8, 0.9, 0.7], [0.6, 0.99, 0.7])):
     finish_point(point, str(tmp_path), values)
   best = finetuning.best_points(points, str(tmp_path))
-  assert (best["mrpc"].rate, best["rte"].rate) == ("1e-5", "2e-5")
+  assert (best["mrpc"].settings, best["rte"].settings) == (low, high)
   text = finetuning.summarise(points, str(tmp_path), ensemble_size=0)
-  assert "| mrpc | accuracy | 1e-5 | 16 | 80.0 | 70.0 | 90.0 | 10.0 | 3 | * |" in text
-  assert "| rte | accuracy | 1e-5 | 16 | - | - | - | - | 0 | |" in text
+  assert f"| mrpc | accuracy | {', '.join(low)} | 80.0 | 70.0 | 90.0 | 10.0 | 3 | * |" in text
+  assert f"| rte | accuracy | {', '.join(low)} | - | - | - | - | 0 | |" in text
   assert "eight tasks): -" in text and "| ELECTRA-Large | 86.8 | 90.6 |" in text
   assert (tmp_path / "summary.md").read_text() == text
 
@@ -621,7 +623,7 @@ def test_a_ranking_task_is_in_the_table_but_in_no_average(tmp_path):
   points = finetuning.grid(["wnli_ranking"], Tuning())
   finish_point(points[0], str(tmp_path), [0.5, 0.75])
   text = finetuning.summarise(points, str(tmp_path), ensemble_size=0)
-  assert "| wnli_ranking | accuracy | recipe | recipe | 62.5 |" in text and "nine tasks): -" in text
+  assert "| wnli_ranking | accuracy | the recipe's | 62.5 |" in text and "nine tasks): -" in text
 
 
 def test_a_failed_fine_tuning_names_its_log(tmp_path, monkeypatch):
@@ -638,18 +640,18 @@ def test_later_tasks_start_from_the_best_mnli_run_and_more_seeds_are_run(tmp_pat
     started.append(words)
     point = next(point for point in points if f"--workdir={point.folder(out)}" in words)
     if not os.path.exists(point.folder(out)):
-      finish_point(point, out, [0.5 if point.rate == "1e-5" else 0.6])
+      finish_point(point, out, [0.5 if point.settings[0].endswith("=1e-5") else 0.6])
 
   monkeypatch.setattr(processes.Running, "call", call)
-  tuning = Tuning(rates=["1e-5", "2e-5"], from_mnli=True)
+  tuning = Tuning(grid=["optimizer.learning_rate=1e-5,2e-5"], from_mnli=True)
   points = finetuning.grid(["rte", "mnli"], tuning)
   finetuning.sweep(out, "x", ["rte", "mnli"], tuning, "y", processes.Running())
-  best = Point("mnli", "2e-5", "").folder(out)
+  best = Point("mnli", ("optimizer.learning_rate=2e-5",)).folder(out)
   assert [f"--config.task.init_from={best}" in words for words in started] == [False, False, True, True]
-  recipe, settings = finetuning.recipe_and_settings(points[2]._replace(rate=""), Tuning(), "x", "y")
-  finish_point(Point("rte", "", ""), out, [0.5])
-  assert finetuning.is_finished(Point("rte", "", ""), out, recipe, settings)
-  assert not finetuning.is_finished(Point("rte", "", ""), out, recipe, [*settings, "task.num_seeds=20"])
+  recipe, settings = finetuning.recipe_and_settings(Point("rte"), Tuning(), "x", "y")
+  finish_point(Point("rte"), out, [0.5])
+  assert finetuning.is_finished(Point("rte"), out, recipe, settings)
+  assert not finetuning.is_finished(Point("rte"), out, recipe, [*settings, "task.num_seeds=20"])
 
 
 # ---- the probe ----

@@ -26,7 +26,8 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
   Without labels:      ... run ablations:table3,tiny --steps=200 --probe --out=runs/table3
   Recipes of your own: ... run configs/small.py my.py --flops=1e16 --probe --out=runs/two
   A grid:              ... run configs/base.py --steps=10000 --grid=objective.rtd_weight=1,10,20,50,100 --out=runs/grid
-  GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue --rates=1e-4,2e-4 --batch_sizes=16,32
+  GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue \\
+                           --glue_grid=optimizer.learning_rate=1e-4,2e-4 --glue_grid=train.batch_size=16,32
   Into the documents:  ... publish --out=runs/evidence
 
 Tables: NAMES; `all` means those without a file in front.
@@ -64,14 +65,9 @@ def chosen_tables(arguments: list[str]) -> list[Table]:
 
 def own_tuning() -> dict[str, Any]:
   """The fields of Tuning that the command names."""
-  settings = [*[f"task.num_seeds={FLAGS.seeds}"] * (FLAGS.seeds is not None),
-              *[f"task.max_train_examples={FLAGS.max_train_examples}"] * (FLAGS.max_train_examples is not None),
-              *FLAGS.glue_set]
-  values = {"recipe": FLAGS.recipe, "paper": FLAGS.paper, "settings": settings, "rates": FLAGS.rates.split(","),
-            "batch_sizes": FLAGS.batch_sizes.split(","), "grid": FLAGS.glue_grid,
-            "from_mnli": FLAGS.from_mnli, "ensemble": FLAGS.ensemble}
-  defaults = Tuning._field_defaults
-  return {key: value for key, value in values.items() if value and value != [""] and value != defaults[key]}
+  values = {"paper": FLAGS.paper, "settings": FLAGS.glue_set, "grid": FLAGS.glue_grid, "from_mnli": FLAGS.from_mnli,
+            "ensemble": FLAGS.ensemble}
+  return {key: value for key, value in values.items() if value}
 
 
 def repeated() -> str:
@@ -208,13 +204,8 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: each pre-training once with every choice of values.")
   flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")
   flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the table's.")
-  flags.DEFINE_integer("seeds", None, "Fine-tunings of each task.", lower_bound=1)
-  flags.DEFINE_integer("max_train_examples", None, "Of each GLUE task; 0 = all.", lower_bound=0)
   flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
-  flags.DEFINE_string("recipe", Tuning().recipe, "The recipe of the fine-tunings.")
   flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta, bert.")
-  flags.DEFINE_string("rates", "", "Learning rates, with commas; empty = the recipe's.")
-  flags.DEFINE_string("batch_sizes", "", "Batch sizes, with commas; empty = the recipe's.")
   flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE of the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")

@@ -1,6 +1,5 @@
-"""Sweeps over GLUE: tasks x learning rates x batch sizes, a process each, and a table of the dev scores."""
+"""Sweeps over GLUE: tasks x grids of settings, a process each, and a table of the dev scores."""
 
-import itertools
 import os
 import re
 import sys
@@ -26,12 +25,9 @@ ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "
 class Tuning(NamedTuple):
   """A way to fine-tune."""
 
-  recipe: str = "configs/finetune/glue.py"
   paper: str = ""  # what follows the task in the recipe's argument: large, roberta, bert
   settings: Sequence[str] = ()  # KEY=VALUE, or TASK:KEY=VALUE of one task
-  rates: Sequence[str] = ("",)  # learning rates; "" = the recipe's
-  batch_sizes: Sequence[str] = ("",)
-  grid: Sequence[str] = ()  # KEY=VALUE,VALUE of further keys
+  grid: Sequence[str] = ()  # KEY=VALUE,VALUE: each task once for every choice
   from_mnli: bool = False  # RTE, STS-B and MRPC start from the best MNLI run
   ensemble: int = 0  # best runs of each task that answer together
 
@@ -40,14 +36,15 @@ class Point(NamedTuple):
   """A point of the grid."""
 
   task: str
-  rate: str  # "" = the recipe's
-  batch_size: str
-  others: tuple[str, ...] = ()  # KEY=VALUE
+  settings: tuple[str, ...] = ()  # KEY=VALUE
 
   def folder(self, out: str) -> str:
-    """Its workdir."""
-    name = f"rate_{self.rate or 'recipe'}_batch_{self.batch_size or 'recipe'}"
-    return os.path.join(out, self.task, "_".join([name, *map(folder_part, self.others)]))
+    """Its workdir.
+
+    >>> Point("rte", ("optimizer.learning_rate=1e-4", "train.batch_size=16")).folder("out"), Point("rte").folder("out")
+    ('out/rte/learning_rate=1e-4_batch_size=16', 'out/rte/recipe')
+    """
+    return os.path.join(out, self.task, "_".join(map(folder_part, self.settings)) or "recipe")
 
   def results(self, out: str) -> str:
     """Appears when all seeds have ended."""
@@ -57,12 +54,10 @@ class Point(NamedTuple):
 def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
   """All points in the order in which they start.
 
-  >>> [point.task for point in grid(["rte", "mnli"], Tuning(rates=["1e-5", "2e-5"]))]
+  >>> [point.task for point in grid(["rte", "mnli"], Tuning(grid=["optimizer.learning_rate=1e-5,2e-5"]))]
   ['mnli', 'mnli', 'rte', 'rte']
   """
-  ordered = sorted(names, key=ORDER.index)
-  return [Point(*point) for point in itertools.product(ordered, tuning.rates or [""], tuning.batch_sizes or [""],
-                                                       combinations(tuning.grid))]
+  return [Point(task, choice) for task in sorted(names, key=ORDER.index) for choice in combinations(tuning.grid)]
 
 
 def settings_of(task: str, settings: Sequence[str]) -> list[str]:
@@ -78,9 +73,8 @@ def settings_of(task: str, settings: Sequence[str]) -> list[str]:
 def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: str) -> tuple[str, list[str]]:
   """The run of a point: its recipe, and KEY=VALUE on it."""
   settings = [f"task.init_from={init_from}", f"task.data_dir={data_dir}", *settings_of(point.task, tuning.settings)]
-  settings += [f"optimizer.learning_rate={point.rate}"] * bool(point.rate)
-  settings += [*[f"train.batch_size={point.batch_size}"] * bool(point.batch_size), *point.others]
-  return f"{tuning.recipe}:{point.task}" + f",{tuning.paper}" * bool(tuning.paper), settings
+  return f"configs/finetune/glue.py:{point.task}" + f",{tuning.paper}" * bool(tuning.paper), [
+    *settings, *point.settings]
 
 
 def command(point: Point, out: str, recipe: str, settings: Sequence[str]) -> list[str]:
@@ -102,8 +96,7 @@ def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_d
     recipe, settings = recipe_and_settings(point, tuning, start, data_dir)
     if is_finished(point, out, recipe, settings):
       return None
-    print(f"{point.task}, rate {point.rate or 'of the recipe'}, batch {point.batch_size or 'of the recipe'}"
-          f"{''.join(f', {setting}' for setting in point.others)}: {point.folder(out)}", flush=True)
+    print(", ".join([point.task, *point.settings]) + f": {point.folder(out)}", flush=True)
     try:
       running.call(command(point, out, recipe, settings), os.path.join(point.folder(out), "log.txt"), 1)
     except Failed as error:
@@ -152,11 +145,11 @@ def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
   for point in points:
     for metric in glue.row_of(point.task).metrics:
       row = _summary(point, out)[metric]
-      rows.append([point.task, metric, point.rate or "recipe", ", ".join([point.batch_size or "recipe", *point.others]),
+      rows.append([point.task, metric, ", ".join(point.settings) or "the recipe's",
                    *(percent(row[key]) for key in ("median", "min", "max", "sd")), row["num_runs"],
                    "*" * (best[point.task] == point)])
   medians = {task: {name: row["median"] for name, row in _summary(point, out).items()} for task, point in best.items()}
-  headings = ("Task", "Metric", "Rate", "Batch", "Median", "Min", "Max", "SD", "Runs", "Best")
+  headings = ("Task", "Metric", "Settings", "Median", "Min", "Max", "SD", "Runs", "Best")
   lines = ["# GLUE, dev, percent", "", plotting.markdown(headings, rows), "",
            f"GLUE score (ELECTRA section 3.1: eight tasks): {percent(scoring.glue_score(medians))}; the leaderboard's "
            f"(nine tasks): {percent(scoring.leaderboard_score(medians))}. A dash: tasks are missing."]

@@ -58,8 +58,8 @@ def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], co
 def tuning_folder(tuning: Mapping[str, Any]) -> str:
   """Name of the folder of the sweeps that are made in this way: glue, and behind it whatever the command names.
 
-  >>> tuning_folder({"settings": ["task.num_seeds=3"], "rates": ["1e-4", "2e-4"]})
-  'glue-task.num_seeds=3-rates=1e-4,2e-4'
+  >>> tuning_folder({"settings": ["task.num_seeds=3"], "grid": ["train.batch_size=16,32"]})
+  'glue-task.num_seeds=3-grid=train.batch_size=16,32'
   """
   words = [*tuning.get("settings", ()), *(f"{key}={','.join(value) if isinstance(value, list) else value}"
                                           for key, value in tuning.items() if key not in ("settings", "ensemble"))]
