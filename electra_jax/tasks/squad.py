@@ -5,6 +5,7 @@ loss and the spans'. Of v1.1 that head stands idle. Start and end are predicted 
 from the start (ELECTRA): `task.span_head`.
 """
 
+import functools
 import json
 import os
 import unicodedata
@@ -65,7 +66,8 @@ def make(name: str, config_task: ConfigDict) -> Task:
   Raises:
     UserError: the test file, which is read after the training, is asked for and missing.
   """
-  version, last = VERSIONS[name], {}  # the context that was encoded last
+  version = VERSIONS[name]
+  encode = functools.lru_cache(maxsize=1)(encode_context)  # the questions about a context follow one another
   if config_task.write_test_predictions:
     check_exists(_path(config_task, "test", version))
 
@@ -76,11 +78,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
     return examples
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-    context = example.texts[1]
-    if last.get("context") != context:  # the questions about a context follow one another
-      ids, offsets = encode_context(tokenizer, context)
-      last.update(context=context, ids=ids, offsets=offsets)
-    return windows(example, last["ids"], last["offsets"], tokenizer, max_length,
+    return windows(example, *encode(tokenizer, example.texts[1]), tokenizer, max_length,
                    stride=config_task.window_stride, max_question=config_task.max_question_length,
                    with_null=version == "v2.0", is_joint=config_task.span_head == "joint")
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -104,7 +103,6 @@ def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, s
     raise UserError("The corpus is too small for a single training example",
                     got=f"{config_data.path}: {done.counts['train']['documents']} documents without a token",
                     allowed="text with at least one token", fix="check --config.data.path and the tokenizer")
-  lengths = {split: done.lengths.get(split, np.zeros(0, np.int64)) for split in SPLITS}
   splits = {split: writer.finish() for split, writer in log.writers.items()}
-  return manifest_lib.make(config_data, tokenizer, seed, splits, done.counts, lengths, skipped, log.seconds(),
+  return manifest_lib.make(config_data, tokenizer, seed, splits, done.counts, skipped, log.seconds(),
                            done.unknown_words, source | {"checksum": f"{done.checksum:016x}"})

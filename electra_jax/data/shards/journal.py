@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 from ml_collections import ConfigDict
 
 from electra_jax.data.shards import preparation, writing
@@ -40,7 +39,6 @@ class Packed:
   checksum: int = 0  # of their text: a corpus that has changed is prepared anew
   seconds: float = 0.0  # that earlier runs took
   counts: dict[str, Counter] = dataclasses.field(default_factory=lambda: {split: Counter() for split in SPLITS})
-  lengths: dict[str, Int64[np.ndarray, "length_plus_1"]] = dataclasses.field(default_factory=dict)
   unknown_words: Counter = dataclasses.field(default_factory=Counter)  # the most frequent ones, nearly exact counts
 
   def add(self, packed: preparation.Packed) -> None:
@@ -48,7 +46,6 @@ class Packed:
     self.num_chunks += 1
     self.checksum = join_checksums(self.checksum, packed.checksum)
     self.counts[packed.split].update(packed.counts)
-    self.lengths[packed.split] = self.lengths.get(packed.split, 0) + packed.lengths
     self.unknown_words.update(packed.unknown_words)
     if len(self.unknown_words) > 10 * preparation.MAX_UNKNOWN_WORDS:
       self.unknown_words = Counter(dict(self.unknown_words.most_common(preparation.MAX_UNKNOWN_WORDS)))
@@ -125,7 +122,6 @@ class Journal:
     path, done = path_in(self._partial), self.progress
     state = {"job": self._job, "num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(),
              "counts": done.counts, "unknown_words": done.unknown_words,
-             "lengths": {split: lengths.tolist() for split, lengths in done.lengths.items()},
              "files": {split: writer.files for split, writer in self.writers.items()}}
     rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in self.writers.items()}
     with writing.disk_errors(path):
@@ -148,7 +144,6 @@ class Journal:
       writer.restore(state["files"][split], rows[split])
     self.progress = Packed(state["num_chunks"], state["checksum"], state["seconds"],
                              {split: Counter(counts) for split, counts in state["counts"].items()},
-                             {split: np.array(lengths, np.int64) for split, lengths in state["lengths"].items()},
                              Counter(state["unknown_words"]))
     return True
 

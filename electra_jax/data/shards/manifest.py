@@ -9,7 +9,6 @@ import os
 from collections import Counter
 
 import numpy as np
-from jaxtyping import Int64
 from ml_collections import ConfigDict
 
 from electra_jax.data.packing import NSP_FORMATS
@@ -41,13 +40,12 @@ def row_dtype(vocab_size: int, sequence_length: int) -> np.dtype:
 
 
 def make(config_data: ConfigDict, tokenizer: Tokenizer, seed: int, splits: dict[str, dict], counts: dict[str, Counter],
-         lengths: dict[str, Int64[np.ndarray, "length_plus_1"]], skipped: Counter, seconds: float,
-         unknown_words: Counter, source: dict) -> dict:
+         skipped: Counter, seconds: float, unknown_words: Counter, source: dict) -> dict:
   """Everything that a reader checks, and the statistics of each split.
 
   Args:
     splits: split -> what `SplitWriter.finish` returned.
-    counts: split -> the sum of `Packed.counts`; lengths: of `Packed.lengths`.
+    counts: split -> the sum of `Packed.counts`.
     skipped: why records were skipped -> how many.
     seconds: that the preparation took.
     unknown_words: the words behind the unknown tokens; the most frequent ones are recorded.
@@ -56,7 +54,7 @@ def make(config_data: ConfigDict, tokenizer: Tokenizer, seed: int, splits: dict[
   statistics = {"seconds": round(seconds, 3), "unknown_words": dict(unknown_words.most_common(NUM_UNKNOWN_WORDS))}
   for split in SPLITS:
     numbers: dict[str, object] = {name: counts[split][name] for name in COUNTS}
-    numbers["examples_of_length"] = {str(n): int(lengths[split][n]) for n in np.flatnonzero(lengths[split])}
+    numbers["examples_of_length"] = splits[split].pop("examples_of_length")
     positions = counts[split]["examples"] * config_data.sequence_length
     numbers["padding_share"] = round(1 - counts[split]["filled_positions"] / positions, 6) if positions else 0.0
     statistics[split] = numbers

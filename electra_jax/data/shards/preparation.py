@@ -22,7 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32
 from ml_collections import ConfigDict
 
 from electra_jax.data import packing as packing_lib
@@ -60,7 +60,6 @@ class Packed(NamedTuple):
   split: str
   rows: Int32[np.ndarray, "examples columns"]
   counts: collections.Counter  # documents, sentences, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
-  lengths: Int64[np.ndarray, "length_plus_1"]  # how many examples have so many tokens
   checksum: int  # of the chunk's text
   unknown_words: collections.Counter  # the most frequent ones of a part of the chunk
 
@@ -123,7 +122,7 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
   Raises:
     UserError: a format with NSP finds no second document.
   """
-  tokenizer, length = job.tokenizer, job.packing.sequence_length
+  tokenizer = job.tokenizer
   texts = [[sentence for paragraph in document for sentence in job.split_sentences(paragraph)]
            for document in chunk.lenders + chunk.documents]
   encoded = iter(tokenizer.encode_batch(list(itertools.chain.from_iterable(texts))))
@@ -146,7 +145,7 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
                                 for ids, _, _ in examples)
   counts["dropped_tokens"] = counts["tokens"] + counts["borrowed_tokens"] - counts["packed_tokens"]
   assert counts["dropped_tokens"] >= 0, f"{job.format} made {-counts['dropped_tokens']} tokens out of nothing"
-  return Packed(chunk.split, rows, counts, np.bincount(rows[:, 0], minlength=length + 1), text_checksum(chunk),
+  return Packed(chunk.split, rows, counts, text_checksum(chunk),
                 _unknown_words(texts[len(lenders):], documents, tokenizer))
 
 

@@ -64,11 +64,15 @@ class SplitWriter:
         self.num_waiting = 0
 
   def finish(self) -> dict:
-    """Writes the last, smaller shard and the lengths; returns the manifest's entry with every file and its checksum."""
+    """Writes the last, smaller shard and the lengths; returns every file with its checksum, and how many examples have
+    each length.
+    """
     if self.num_waiting:
       self._write(self.waiting_rows())
     lengths = np.concatenate(self.lengths or [np.zeros(0, self.dtype)])
-    return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths)}
+    histogram = np.bincount(lengths)
+    return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths),
+            "examples_of_length": {str(length): int(histogram[length]) for length in np.flatnonzero(histogram)}}
 
   def _write(self, rows: np.ndarray) -> None:
     self.files.append(self._write_file(f"{len(self.files):05d}.npy", rows))
