@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 from electra_jax import sharding
 from electra_jax.models import dropout
 from electra_jax.models.fused import add_bias
-from electra_jax.models.kernels import mosaic_attention, tpu_attention, triton_attention
+from electra_jax.models.kernels import mosaic_attention, tpu_attention, triton_attention, xla_attention
 
 # Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
 # so that two biases can be added without overflow.
@@ -29,9 +29,10 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
     attention_mask: True for real tokens; they come first in a row.
     seeds: of the dropout, unused at rate 0.
     rate: of the dropout on the attention weights; see `dropout.pair_rate` for what becomes of it.
-    kernels: xla | triton | mosaic | pallas | interpret | interpret_mosaic | interpret_pallas, see `triton_rows.choose`.
+    kernels: xla | triton | mosaic | pallas, see `triton_rows.choose`; in tests recompute (what TPUs have for xla) |
+      interpret | interpret_mosaic | interpret_pallas.
       The kernels hold no [length, length] array in memory. All of them drop the same weights. What Mosaic's do not
-      take, Triton's do; what the TPU's do not take, the compiler does.
+      take, Triton's do; what the TPU's do not take, `xla_attention` does.
   """
   rate = dropout.pair_rate(rate)
   lengths = attention_mask.sum(-1, dtype=jnp.int32)
@@ -43,6 +44,8 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   uses_cudnn = kernels in ("triton", "mosaic") and not rate and is_long and product.shape[-1] % 8 == 0
   if triton_attention.fits(kernels, product.shape) and not uses_cudnn:
     return _fused(product, bias, lengths, seeds, rate, triton_attention, kernels == "interpret")
+  if kernels == "recompute" or sharding.platform() == "tpu":
+    return _fused(product, bias, lengths, seeds, rate, xla_attention, False)
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
   if uses_cudnn:  # its dropout has a fixed seed; without dropout it is faster than ours over several blocks

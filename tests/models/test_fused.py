@@ -94,9 +94,11 @@ def attention_inputs(length, batch=2, heads=2, head_dim=16, dtype=jnp.float32):
 @pytest.mark.parametrize("length", (32, 128, 256))
 def test_attention_kernels_equal_plain_attention(length, rate):
   arguments, mask = attention_inputs(length)
-  ours, theirs = (gradients(lambda *a, kernels=kernels: attention.attention(*a, mask, SEEDS, rate, kernels), arguments)
-                  for kernels in ("interpret", "xla"))
+  ours, again, theirs = (
+    gradients(lambda *a, kernels=kernels: attention.attention(*a, mask, SEEDS, rate, kernels), arguments)
+    for kernels in ("interpret", "recompute", "xla"))
   check_equal(ours, theirs)
+  check_equal(again, theirs)
 
 
 @pytest.mark.parametrize("length, rate", ((128, 0.25), (256, 0.0), (256, 0.25)))
