@@ -112,39 +112,38 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
   Raises:
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
-  row = GLUE[name]
-  if data_dir.startswith("tfds:"):
-    theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched"}
-    config, split = (f"{data_dir[5:]}/{name}", theirs.get(split, split)) if split != "ax" else (
-      f"{data_dir[5:]}/ax", "test")
-    names = TFDS_LABELS.get(name, {})
-    return [_example(row, record, row.tfds_columns, "label", "idx", names, labelled="test" not in split)
-            for record in read_tfds(config, split)]
-  path, columns, header = _find(row, split, data_dir)
-  label_column, id_column = row.label_column, row.id_column
-  if ".jsonl" in os.path.basename(path):
-    columns, label_column, id_column = row.tfds_columns, "label", "idx"
+  row, names = GLUE[name], {}
   labelled, left_out = split not in row.test_splits, {} if left_out is None else left_out
+  columns, label_column, id_column = row.tfds_columns, "label", "idx"  # in JSONL too
+  if data_dir.startswith("tfds:"):
+    theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched",
+              "ax": "test"}
+    names = TFDS_LABELS.get(name, {})
+    records = read_tfds(f"{data_dir[5:]}/{'ax' if split == 'ax' else name}", theirs.get(split, split))
+  else:
+    path, header = _find(row, split, data_dir), None
+    if ".tsv" in os.path.basename(path):
+      columns, label_column, id_column = row.columns, row.label_column, row.id_column
+      header = row.header if labelled else None
+    records = read_records(path, header, left_out if labelled and row.has_short_rows else None)
   examples = []
-  for record in read_records(path, header, left_out if labelled and row.has_short_rows else None):
+  for record in records:
     if labelled and row.no_label is not None and record.values.get(label_column) == row.no_label:
       left_out[record.where] = f"{label_column} is {row.no_label}"
     else:
-      examples.append(_example(row, record, columns, label_column, id_column, {}, labelled, len(examples)))
+      examples.append(_example(row, record, columns, label_column, id_column, names, labelled, len(examples)))
   return examples
 
 
-def _find(row: GlueRow, split: str, data_dir: str) -> tuple[str, tuple[str, ...], tuple[str, ...] | None]:
-  """(path, text columns, header where the file has none); of a file that does not exist the most usual name."""
+def _find(row: GlueRow, split: str, data_dir: str) -> str:
+  """The file of a split; of one that does not exist the most usual name."""
   stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
-  names = [stem + packed for stem in stems for packed in ("", ".gz", ".zst")]
-  file = next((name for name in names if os.path.exists(os.path.join(data_dir, name))), names[0])
-  is_headless = row.header is not None and split not in row.test_splits and ".tsv" in file
-  return os.path.join(data_dir, file), row.columns, row.header if is_headless else None
+  paths = [os.path.join(data_dir, stem + packed) for stem in stems for packed in ("", ".gz", ".zst")]
+  return next(filter(os.path.exists, paths), paths[0])
 
 
 def _example(row: GlueRow, record: Record, columns: Sequence[str], label_column: str, id_column: str,
-             names: dict[str, str], labelled: bool, number: int = 0) -> Example:
+             names: dict[str, str], labelled: bool, number: int) -> Example:
   texts = tuple(sequences.text_of(record, column) for column in columns)
   label = None
   if labelled:
