@@ -14,7 +14,7 @@ from electra_jax.data.shards import preparation
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts, make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
-from tests.data.test_packing import CLS, CORPUS, SEP, as_text, encode, pack
+from tests.data.test_packing import CLS, CORPUS, SEP, as_text, corpora, encode, pack
 
 TOKENIZER = FakeTokenizer()
 LABELS = {IS_NEXT: "next", IS_RANDOM: "random"}
@@ -98,20 +98,6 @@ def test_bug_10_a_repeated_sentence_elsewhere_is_not_random(format_name):
       tokens = [TOKENIZER.tokens([i])[0] for i in ids]
       if label == IS_RANDOM and tokens[start - 2] == "a":
         assert tokens[start] != "b"
-
-
-@st.composite
-def corpora(draw):
-  """At least two documents of consecutive numbers."""
-  sizes = draw(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), min_size=2, max_size=6))
-  number, found = 10, []
-  for document in sizes:
-    sentences = []
-    for size in document:
-      sentences.append(list(range(number, number + size)))
-      number += size
-    found.append(sentences)
-  return found
 
 
 @settings(max_examples=300, deadline=None)
