@@ -227,12 +227,12 @@ def test_a_start_that_is_not_there(tmp_path, monkeypatch, path, is_hub_name):
   from electra_jax.finetuning import pretrained
   from electra_jax.inference import loading
 
-  def download(name, **settings):
+  def no_network(self, name, timeout):
     assert is_hub_name
-    raise huggingface_hub.errors.LocalEntryNotFoundError("Got: ConnectError\nAn error happened")
+    raise ConnectionError("nowhere\nand more")
 
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+  monkeypatch.setattr(huggingface_hub.HfApi, "model_info", no_network)
   given = recipe("tiny", **{"checkpoint.init_from": path})
   for call in (lambda: pretrained.load(path), lambda: published.fit(given, str(tmp_path / "new")),
                lambda: loading.load(path), lambda: config_lib.load(path)):
@@ -240,7 +240,7 @@ def test_a_start_that_is_not_there(tmp_path, monkeypatch, path, is_hub_name):
       call()
     assert_four_parts(caught.value, f"No run can be read from {path}", "no such file or folder")
     if is_hub_name and "hub" in caught.value.got:
-      assert "no model of that name (LocalEntryNotFoundError: Got: ConnectError)" in caught.value.got
+      assert "no model of that name (ConnectionError: nowhere)" in caught.value.got
       assert f"hf download {path} --local-dir=models/{path.split('/')[-1]}" in caught.value.fix
   assert "hub" not in caught.value.got  # a workdir alone is not asked for there
   assert not list(tmp_path.iterdir())

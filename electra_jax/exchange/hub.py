@@ -34,14 +34,21 @@ def _download(name: str) -> str:
   except ImportError as error:
     raise _nowhere(name, "huggingface_hub, which would fetch a model of that name, is not installed",
                    "or pip install huggingface_hub") from error
+  fault = None
+  try:  # for the download itself waits for ever where the hub does not answer
+    huggingface_hub.HfApi().model_info(name, timeout=SECONDS)
+  except Exception as error:  # its own errors, and those of whichever HTTP library it has
+    fault = error
   try:
     for files in WEIGHTS:
-      folder = huggingface_hub.snapshot_download(name, allow_patterns=[*DESCRIPTION, *files], etag_timeout=SECONDS)
-      if any(file.startswith(("model", "pytorch_model")) for file in os.listdir(folder)):
+      folder = huggingface_hub.snapshot_download(name, allow_patterns=[*DESCRIPTION, *files],
+                                                 local_files_only=fault is not None)
+      if any(file.endswith((".safetensors", ".bin")) for file in os.listdir(folder)):
         break
-  except Exception as error:  # its own errors, and those of whichever HTTP library it has
+  except Exception as error:  # as above
+    said = fault or error
     raise _nowhere(name, "the Hugging Face hub gives no model of that name "
-                   f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]})",
+                   f"({type(said).__name__}: {(str(said).splitlines() or [''])[0]})",
                    f"or the name and the network; where there is one, hf download {name} "
                    f"--local-dir=models/{name.split('/')[-1]}, and give that folder") from error
   print(f"{name} is no path here: taken from the Hugging Face hub, now in {folder}.", flush=True)

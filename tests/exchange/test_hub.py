@@ -26,10 +26,14 @@ def calls(tmp_path, monkeypatch):
   (tmp_path / "hub/tf_model.h5").write_bytes(b"large, and of no use here")
   asked = []
 
-  def snapshot_download(name, allow_patterns, etag_timeout):
-    assert etag_timeout <= 2
+  def model_info(self, name, timeout):
+    assert timeout <= 2
     if name != "me/tiny":
       raise huggingface_hub.errors.HfHubHTTPError("401 Client Error\nand more", response=Mock())
+
+  def snapshot_download(name, allow_patterns, local_files_only):
+    if local_files_only and not os.path.exists(tmp_path / "cache"):
+      raise huggingface_hub.errors.LocalEntryNotFoundError("nothing in the cache")
     asked.append(allow_patterns)
     (tmp_path / "cache").mkdir(exist_ok=True)
     for file in os.listdir(tmp_path / "hub"):
@@ -39,6 +43,7 @@ def calls(tmp_path, monkeypatch):
 
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+  monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
   hub._download.cache_clear()
   yield asked
   hub._download.cache_clear()
@@ -59,8 +64,21 @@ def test_a_name_is_fetched_once_and_is_a_start_of_everything(calls, tmp_path, ca
 
 def test_weights_of_torch_are_fetched_where_there_are_no_others(calls, tmp_path):
   (tmp_path / "hub/model.safetensors").rename(tmp_path / "hub/pytorch_model.bin")
+  (tmp_path / "hub/pytorch_model.bin.index.json").write_text("{}")
   assert hub.fetch("me/tiny") == str(tmp_path / "cache")
   assert len(calls) == 2 and (tmp_path / "cache/pytorch_model.bin").exists()
+
+
+def test_the_cache_is_enough_without_a_network(calls, tmp_path, monkeypatch):
+  hub.fetch("me/tiny")
+  hub._download.cache_clear()
+  (tmp_path / "hub/config.json").unlink()  # nothing more is taken from there that the cache lacks
+  monkeypatch.setattr(huggingface_hub.HfApi, "model_info", Mock(side_effect=TimeoutError("no answer")))
+  assert pretrained.load("me/tiny").model["hidden_size"] == 128
+  shutil.rmtree(tmp_path / "cache")
+  hub._download.cache_clear()
+  with pytest.raises(UserError, match=r"gives no model of that name \(TimeoutError: no answer\)"):
+    hub.fetch("me/tiny")
 
 
 def test_what_is_here_is_not_asked_for(calls, tmp_path):
