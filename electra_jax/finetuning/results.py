@@ -22,7 +22,6 @@ from electra_jax.finetuning import ensembles, pictures, report, submissions
 from electra_jax.tasks import baselines, labels, scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.training import checkpoints
-from electra_jax.training.train_state import TrainState
 
 
 def claim(config: ConfigDict, workdir: str) -> None:
@@ -140,10 +139,7 @@ def keep_best_run(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[
   best, best_before = scoring.best(values), scoring.best(before)
   if best is None or (best_before is not None and values[best] <= before[best_before]):
     return
-  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
-  step = len(before) + len(seeds)
-  saved.save(TrainState(np.int32(step), params_of(best), {}), step)
-  saved.close()
+  checkpoints.save_params(workdir, config.checkpoint, len(before) + len(seeds), params_of(best))
 
 
 def drop_group_checkpoints(folder: str) -> None:

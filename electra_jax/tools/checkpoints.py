@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import files
@@ -165,13 +164,15 @@ def compare(paths: list[str]) -> str:
 
 
 def average(paths: list[str]) -> str:
-  """Writes the mean of the last --last checkpoints of a run into a new workdir.
+  """Writes the mean of the last --last checkpoints of a run into a new workdir, whose step is the last one's.
 
   The mean is taken in float64. The tokenizer and the config come along; config.json names what was averaged.
 
   Raises:
     UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
   """
+  import jax
+
   from electra_jax.training import checkpoints
 
   if len(paths) != 1 or locate(paths[0])[1] is not None or not FLAGS.out:
@@ -186,30 +187,17 @@ def average(paths: list[str]) -> str:
                     fix=f"use --last={len(steps)}" if len(steps) > 1 else
                     "train with a larger --config.checkpoint.keep_last")
   steps = steps[-FLAGS.last:]
-  write_average(workdir, steps, FLAGS.out, config)
-  return (f"Wrote {FLAGS.out}: the mean of the steps {', '.join(map(str, steps))} of {workdir}.\n"
-          f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
-
-
-def write_average(workdir: str, steps: list[int], out: str, config: ConfigDict) -> None:
-  """The mean of these checkpoints as a workdir, which appears complete or not at all; its step is the last one's."""
-  import jax
-
-  from electra_jax.training import checkpoints
-  from electra_jax.training.train_state import TrainState
-
-  with files.new_folder(out) as partial:
-    total = checkpoints.load_params(workdir, step=steps[0])[1]
-    total = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), total)
+  with files.new_folder(FLAGS.out) as partial:
+    total = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), checkpoints.load_params(workdir, step=steps[0])[1])
     for step in steps[1:]:
       total = jax.tree.map(np.add, total, checkpoints.load_params(workdir, step=step)[1])
     mean = jax.tree.map(lambda leaf: (leaf / len(steps)).astype(np.float32), total)
     shutil.copytree(os.path.join(workdir, "tokenizer"), os.path.join(partial, "tokenizer"))
     files.write_json(os.path.join(partial, "config.json"), config_lib.read_record(workdir) | {
       "average_of": {"workdir": workdir, "steps": steps}})
-    saved = checkpoints.Checkpoints(partial, config.checkpoint)
-    saved.save(TrainState(np.int32(steps[-1]), mean, {}), steps[-1])
-    saved.close()
+    checkpoints.save_params(partial, config.checkpoint, steps[-1], mean)
+  return (f"Wrote {FLAGS.out}: the mean of the steps {', '.join(map(str, steps))} of {workdir}.\n"
+          f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
 
 
 COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}

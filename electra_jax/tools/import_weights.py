@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 
 import jax
-import numpy as np
 from absl import flags
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
@@ -17,7 +16,6 @@ from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import formats, initial, published
 from electra_jax.training import checkpoints, setup
-from electra_jax.training.train_state import TrainState
 
 FLAGS = flags.FLAGS
 
@@ -60,9 +58,7 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
     config_lib.save(os.path.join(partial, "config.json"), adapted, config, imported={
       "weights": path, "fresh": start.fresh, "unused": start.unused, "date": datetime.date.today().isoformat()})
     tokenizer.save(os.path.join(partial, "tokenizer"))
-    saved = checkpoints.Checkpoints(partial, config.checkpoint)
-    saved.save(TrainState(np.int32(0), start.params, {}), 0)
-    saved.close()
+    checkpoints.save_params(partial, config.checkpoint, 0, start.params)
   return start
 
 

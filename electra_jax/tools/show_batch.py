@@ -20,15 +20,14 @@ from electra_jax.objectives.table import ROWS
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
-flags.DEFINE_string("shards", None, "Folder of shards, the tokenizer beside it or in --config.data.tokenizer.path; "
-                    "not needed with --workdir.")
 flags.DEFINE_integer("step", 0, "The step whose batch is shown.", lower_bound=0)
 flags.DEFINE_integer("rows", 3, "How many rows of the batch to show.", lower_bound=1)
 
 USAGE = """Prints rows of the batch of a step as text: the original, and what the masking policy makes of it.
 
   Of a run:      python -m electra_jax.tools.show_batch --workdir=runs/tiny --step=100
-  Before a run:  python -m electra_jax.tools.show_batch --config=configs/tiny.py --shards=data/tiny/shards
+  Before a run:  python -m electra_jax.tools.show_batch --config=configs/tiny.py \\
+                     --config.data.shards_path=data/tiny/shards
 
 The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out. An ELECTRA run with a
 checkpoint also shows the row as the discriminator reads it: what its newest generator draws for the masks."""
@@ -118,15 +117,15 @@ def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Co
 def main(argv: list[str]) -> None:
   """Reads the flags, finds config, tokenizer and shards, and prints."""
   del argv
-  if not FLAGS.workdir and not (FLAGS.config and FLAGS.shards):
-    raise UserError("Nothing says which data to show", got="neither --workdir nor both --config and --shards",
-                    allowed="--workdir=DIR, or --config=FILE with --shards=DIR",
+  if not FLAGS.workdir and not (FLAGS.config and FLAGS.config.data.shards_path):
+    raise UserError("Nothing says which data to show", got="neither --workdir nor --config.data.shards_path",
+                    allowed="--workdir=DIR, or --config=FILE with --config.data.shards_path=DIR",
                     fix="see `python -m electra_jax.tools.show_batch --help`")
   config = config_lib.resolve(FLAGS.config) if FLAGS.config else config_lib.load(FLAGS.workdir)
-  directory = FLAGS.shards or config.data.shards_path or os.path.join(FLAGS.workdir, "shards")
+  directory = config.data.shards_path or os.path.join(FLAGS.workdir, "shards")
   shards.read_manifest(directory)  # before the tokenizer: a wrong folder lacks both
-  beside = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), "tokenizer")
-  tokenizer = tokenizers.load_tokenizer(beside if os.path.isdir(beside) else config.data.tokenizer.path)
+  own = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), "tokenizer")
+  tokenizer = tokenizers.load_tokenizer(own if os.path.isdir(own) else config.data.tokenizer.path)
   console = Console(highlight=False)
   corrupt = make_corrupt(FLAGS.workdir, config, FLAGS.step, console)
   show(config, directory, tokenizer, FLAGS.step, FLAGS.rows, console, corrupt)

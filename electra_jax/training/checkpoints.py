@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from jaxtyping import PyTree
@@ -19,6 +20,7 @@ from ml_collections import ConfigDict
 from electra_jax import distributed
 from electra_jax.errors import NoAnswerError, UserError, listed
 from electra_jax.training import checkpoint_reading as reading
+from electra_jax.training.train_state import TrainState
 
 State = TypeVar("State")  # TrainState, or that of several seeds
 FINITE = ("params", "opt_state")  # parts of a state that are saved only if they are finite
@@ -187,6 +189,13 @@ def saved_steps(workdir: str) -> list[int]:
   """Steps of the complete checkpoints of a workdir, ascending; empty where there are none."""
   directory = _directory(workdir)
   return sorted(ocp.utils.checkpoint_steps(directory)) if os.path.isdir(directory) else []
+
+
+def save_params(workdir: str, config_checkpoint: ConfigDict, step: int, params: PyTree) -> None:
+  """Writes parameters alone as the checkpoint of a step: to answer with, or to start from."""
+  saved = Checkpoints(workdir, config_checkpoint)
+  saved.save(TrainState(np.int32(step), params, {}), step)
+  saved.close()
 
 
 def load_params(workdir: str, abstract_params: PyTree | None = None,
