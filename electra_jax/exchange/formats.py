@@ -1,31 +1,20 @@
 """Formats of published weights: one row for each code base whose files can be read."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq, hf, tf_checkpoint
 from electra_jax.exchange.mapping import Weights
 
-
-class Format(NamedTuple):
-  """A row of FORMATS."""
-
-  find: Callable[[str], str | None]  # the file that a path means; None: it holds nothing of the kind
-  read: Callable[[str], dict[str, Weights]]
-
-
+# What a path may hold -> the module that knows: find(path) is the file that the path means, or None; read(path).
 FORMATS = {
-  "a released TensorFlow checkpoint (NAME.index)": Format(tf_checkpoint.find, tf_checkpoint.read),
-  "fairseq's RoBERTa (model.pt)": Format(fairseq.find, fairseq.read),
+  "a released TensorFlow checkpoint (NAME.index)": tf_checkpoint, "fairseq's RoBERTa (model.pt)": fairseq,
   # Last: a config.json with a model_type may lie beside a checkpoint of TensorFlow too.
-  "a Hugging Face model (config.json and model.safetensors)": Format(hf.find, hf.read),
+  "a Hugging Face model (config.json and model.safetensors)": hf,
 }
 
 
 def find(path: str) -> str | None:
   """The row of FORMATS that can read the path; None: it is a run's workdir, or nothing."""
-  return next((name for name, row in FORMATS.items() if row.find(path)), None)
+  return next((name for name, module in FORMATS.items() if module.find(path)), None)
 
 
 def read(path: str) -> dict[str, Weights]:

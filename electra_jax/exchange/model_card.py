@@ -9,32 +9,28 @@ from ml_collections import ConfigDict
 
 from electra_jax import flops
 
-# Class of transformers -> the task of the model hub that its widget runs.
-TASKS = {"ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
-         "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice",
-         "ForTokenClassification": "token-classification"}
-# Class of transformers -> lines of Python that use it, with NAME for the folder or repository.
-USES = {"ForMaskedLM": """from transformers import pipeline
+PLAIN_USE = """from transformers import AutoTokenizer, CLASS
 
-fill = pipeline("fill-mask", model=NAME)
-print(fill(f"The name of the {fill.tokenizer.mask_token} is given."))""",
-        "ForPreTraining": """import torch
-from transformers import AutoTokenizer, CLASS
+tokenizer, model = AutoTokenizer.from_pretrained(NAME), CLASS.from_pretrained(NAME)"""
+PIPELINE_USE = """from transformers import pipeline
 
-tokenizer, model = AutoTokenizer.from_pretrained(NAME), CLASS.from_pretrained(NAME)
+run = pipeline("{task}", model=NAME)
+print(run({text}))"""
+# Class of transformers -> (the task of the model hub that its widget runs, lines of Python that use it, with NAME for
+# the folder or repository).
+CLASSES = {
+  "ForMaskedLM": ("fill-mask", PIPELINE_USE.format(
+    task="fill-mask", text='f"The name of the {run.tokenizer.mask_token} is given."')),
+  "ForSequenceClassification": ("text-classification", PIPELINE_USE.format(
+    task="text-classification", text='"One more text."')),
+  "ForTokenClassification": ("token-classification", PIPELINE_USE.format(
+    task="token-classification", text='"One more text."')),
+  "ForPreTraining": ("feature-extraction", f"import torch\n{PLAIN_USE}" + """
 with torch.no_grad():
-  logits = model(**tokenizer("The name of the banana is given.", return_tensors="pt"))[0]""",
-        "ForSequenceClassification": """from transformers import pipeline
-
-classify = pipeline("text-classification", model=NAME)
-print(classify("One more text."))""",
-        "ForTokenClassification": """from transformers import pipeline
-
-tag = pipeline("token-classification", model=NAME)
-print(tag("One more text."))""",
-        "": """from transformers import AutoTokenizer, CLASS
-
-tokenizer, model = AutoTokenizer.from_pretrained(NAME), CLASS.from_pretrained(NAME)"""}
+  logits = model(**tokenizer("The name of the banana is given.", return_tensors="pt"))[0]"""),
+  "ForQuestionAnswering": ("question-answering", PLAIN_USE), "ForMultipleChoice": ("multiple-choice", PLAIN_USE),
+  "": ("feature-extraction", PLAIN_USE),
+}
 # Of metrics.jsonl -> (name of the hub's metric, in words).
 METRICS = {"mlm/loss": ("loss", "held-out masked-LM loss, nats"),
            "mlm/accuracy": ("accuracy", "held-out masked-LM accuracy"),
@@ -71,7 +67,7 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     scores: of a fine-tuned run, the median of each metric over the seeds.
   """
   (architecture,) = hf_config["architectures"]
-  task = next((task for ending, task in TASKS.items() if architecture.endswith(ending)), "feature-extraction")
+  task, use = next(row for ending, row in CLASSES.items() if architecture.endswith(ending))
   data, train, masking = config.data, config.train, config.data.masking
   is_fine_tuned = config.mode == "finetune"
   tokens = step * train.batch_size * data.sequence_length
@@ -86,7 +82,6 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     run |= {"Objective": f"`{config.objective.name}`", "Token positions": f"{tokens:,}",
             "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
             "Started from": imported_from or config.checkpoint.init_from or "scratch"}
-  use = next(lines for ending, lines in USES.items() if architecture.endswith(ending))
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
     *(f"license: {publication.licence}" for _ in publication.licence[:1]),

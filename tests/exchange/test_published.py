@@ -1,6 +1,7 @@
 """Does a published model answer as its own network does? Weights and a vocabulary in place of a run."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -32,7 +33,7 @@ def pair(monkeypatch, tmp_path):
              for seed, (name, config, head) in enumerate((("discriminator", ELECTRA, "rtd_head"),
                                                           ("generator", GENERATOR, "mlm_head")))}
   (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-  row = formats.Format(lambda path: path if path == str(tmp_path) else None, lambda path: weights)
+  row = types.SimpleNamespace(find=lambda path: path if path == str(tmp_path) else None, read=lambda path: weights)
   monkeypatch.setitem(formats.FORMATS, "a test", row)
   return str(tmp_path), weights
 
