@@ -2,10 +2,17 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 from absl import flags
 
 from electra_jax import main as main_lib
+from electra_jax import metrics
+from electra_jax.data import pipeline, readers, shards
+from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
+from electra_jax.objectives import electra_mlm
 
 FLAGS = flags.FLAGS
 
@@ -23,15 +30,6 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   Raises:
     UserError: there is no run or no held-out example, or Appendix E does not hold for it.
   """
-  import jax
-  import jax.numpy as jnp
-
-  from electra_jax import metrics
-  from electra_jax.data import pipeline, readers, shards
-  from electra_jax.data.shards import corpus
-  from electra_jax.inference import pretraining_heads
-  from electra_jax.objectives import electra_mlm
-
   run = pretraining_heads.load(workdir)
   config = run.config
   if not electra_mlm.applies(config):

@@ -10,15 +10,18 @@ import statistics
 import time
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
+from electra_jax import flops, recipes, sharding
 from electra_jax import main as main_lib
-from electra_jax import recipes
 from electra_jax.errors import UserError
 from electra_jax.tools import bench_data
+from electra_jax.training import setup
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
@@ -116,11 +119,6 @@ def compared(now: dict, path: str) -> str:
 
 def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "") -> dict:
   """The figures of one recipe; see USAGE."""
-  import jax
-
-  from electra_jax import flops, sharding
-  from electra_jax.training import setup
-
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
   run, rows, updates = setup.make(config, mesh), synthetic_batch(config), config.train.steps_per_dispatch
@@ -166,9 +164,6 @@ def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: s
 @functools.cache
 def matmul_flops_per_second() -> float:
   """What a large bfloat16 product (float32 on CPU) reaches on the first device, FLOP/s."""
-  import jax
-  import jax.numpy as jnp
-
   size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
   a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)

@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from absl import flags
 
 from electra_jax import config as config_lib
-from electra_jax import files
+from electra_jax import files, sharding
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
+from electra_jax.exchange import formats
+from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
 
@@ -53,12 +56,6 @@ def load(path: str) -> Saved:
   Raises:
     UserError: there are none, or they are damaged.
   """
-  import jax
-
-  from electra_jax import sharding
-  from electra_jax.exchange import formats
-  from electra_jax.training import checkpoints
-
   if formats.find(path):
     networks = formats.read(path)
     return Saved(path, {name: weights.config for name, weights in networks.items()},
@@ -171,10 +168,6 @@ def average(paths: list[str]) -> str:
   Raises:
     UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
   """
-  import jax
-
-  from electra_jax.training import checkpoints
-
   if len(paths) != 1 or locate(paths[0])[1] is not None or not FLAGS.out:
     raise UserError("Averaging needs one run and a place for the result", got=f"{' '.join(paths)} --out={FLAGS.out}",
                     allowed="the folder of a run, and --out=NEW_FOLDER", fix="see --help for an example")

@@ -9,14 +9,14 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import files, metrics
+from electra_jax import files, metrics, sharding
 from electra_jax import main as main_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hub, model_card, onnx_files, tokenizer_files
 from electra_jax.finetuning import results
 from electra_jax.tools.export_networks import ExportedRun, networks_of
-from electra_jax.training import warning_signs
+from electra_jax.training import checkpoints, warning_signs
 
 FLAGS = flags.FLAGS
 
@@ -58,9 +58,6 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
       the disk refuses.
   """
-  from electra_jax import sharding
-  from electra_jax.training import checkpoints
-
   if file_format not in WRITERS:
     raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")
   config = config_lib.load(workdir)

@@ -16,7 +16,9 @@ from electra_jax.data import pipeline, readers, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
+from electra_jax.inference import pretraining_heads
 from electra_jax.objectives.table import ROWS
+from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
@@ -98,9 +100,6 @@ def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Co
   """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
   if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":
     return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint
-  from electra_jax.inference import pretraining_heads
-  from electra_jax.training import checkpoints
-
   if not workdir or not checkpoints.saved_steps(workdir):
     lacking = f"{workdir} has no checkpoint yet" if workdir else "Without --workdir there is no checkpoint"
     console.print(Text(f"{lacking}, so no generator to show the corrupted rows of.", style="dim"), soft_wrap=True)
