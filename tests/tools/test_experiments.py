@@ -108,7 +108,7 @@ def test_a_grid_has_a_run_for_every_choice(tmp_path):
     (10, 1e-4), (10, 5e-4), (50, 1e-4), (50, 5e-4)]
   assert len({row.folder for row in found}) == len({row.model.name for row in found}) == 8
   assert found[0].folder == "out/models/evidence_electra_small-rtd_weight=10-learning_rate=1e-4-10"
-  assert "--config.objective.rtd_weight=10.0" in runs.pretrain_command(found[0], place(tmp_path))
+  assert "--config.objective.rtd_weight=10.0" in runs.pretrain_command(found[0], paths(tmp_path))
   grid = ["optimizer.learning_rate=1e-4,5e-5", "task.layer_decay=0.9,0.8,0.7"]
   points = finetuning.grid(["cola"], Tuning(grid=grid))
   assert len(points) == 6 and points[0].folder("out") == "out/cola/learning_rate=1e-4_layer_decay=0.9"
@@ -121,7 +121,7 @@ def test_budgets_are_equal_in_flops_or_steps():
   assert electra.config.train.num_steps == electra.num_steps == 77_260
   assert electra.folder == "out/models/evidence_electra_small-77260"
   assert bert.num_steps == 102_150  # of 102 157: the last seven would need a program of their own
-  long = runs.pretrain_command(bert, place(pathlib.Path("out")))
+  long = runs.pretrain_command(bert, paths(pathlib.Path("out")))
   assert "--config.eval.every_steps=10210" in long and "--config.checkpoint.every_steps=10210" in long
   papers = plan("small-vs-bert", "out", 1e17, settings=["generator.width_fraction=0.5"])
   assert bert.num_steps / papers[0].num_steps == pytest.approx(1.45, abs=0.01)  # the paper's 1.45M and 1M steps
@@ -155,9 +155,9 @@ def test_equal_data_is_shared_and_masks_do_not_count(tmp_path):
   tables = rows.tables_of(["ablations:table3_electra,tiny", "ablations:table3_bert,tiny",
                            "ablations:roberta_table2_doc_sentences,tiny"])
   planned = rows.plan(tables[0], str(tmp_path), Budget(steps=4, pretrainings=2))
-  paths = [runs.shards_path(row, place(tmp_path)) for row in planned]
+  shards = [runs.shards_path(row, paths(tmp_path)) for row in planned]
   assert planned[0].config.data.masking != planned[1].config.data.masking
-  assert paths[0] == paths[1] == paths[3] and paths[2] != paths[0]
+  assert shards[0] == shards[1] == shards[3] and shards[2] != shards[0]
   assert [os.path.basename(row.folder) for row in planned[::3]] == ["ablations_table3_electra_tiny-4",
                                                                     "ablations_table3_electra_tiny-4-seed_1"]
 
@@ -179,12 +179,12 @@ def test_mistakes_are_reported(arguments, changes, said):
 
 
 def fake_commands(monkeypatch, script):
-  monkeypatch.setattr(runs, "pretrain_command", lambda row, place: [sys.executable, "-c", script, row.folder])
+  monkeypatch.setattr(runs, "pretrain_command", lambda row, paths: [sys.executable, "-c", script, row.folder])
   monkeypatch.setattr(runs, "is_trained", lambda row: os.path.exists(os.path.join(row.folder, "done")))
 
 
-def place(tmp_path, **changes):
-  return runs.Place(data="", shards=str(tmp_path / "data"))._replace(**changes)
+def paths(tmp_path, **changes):
+  return runs.Paths(data="", shards=str(tmp_path / "data"))._replace(**changes)
 
 
 def run(planned, where, after=lambda: None, devices=("3", "5"), tasks=("rte",)):
@@ -212,7 +212,7 @@ def test_models_run_side_by_side_and_only_once(tmp_path, monkeypatch, capsys):
                              "open(f + '/done', 'w'); open(f + '/gpu', 'a').write(os.environ['CUDA_VISIBLE_DEVICES'])")
   planned, after = plan("small-vs-bert", tmp_path), []
   for _ in range(2):
-    run(planned, place(tmp_path), lambda: after.append(1))
+    run(planned, paths(tmp_path), lambda: after.append(1))
   assert sorted(pathlib.Path(row.folder, "gpu").read_text() for row in planned) == ["3", "5"]  # each once
   assert len(after) == 4
   assert "pre-training is finished" in capsys.readouterr().out
@@ -224,7 +224,7 @@ def test_models_on_one_device_share_its_memory(tmp_path, monkeypatch):
                              "f + '/done', 'w').write(os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION', 'all of it'))")
   for devices, share in ((("3", "3"), "0.425"), (("3", "5"), "all of it")):
     planned = plan("small-vs-bert", tmp_path / share)
-    run(planned, place(tmp_path / share), devices=devices)
+    run(planned, paths(tmp_path / share), devices=devices)
     assert {pathlib.Path(row.folder, "done").read_text() for row in planned} == {share}
 
 
@@ -245,16 +245,16 @@ def test_a_failure_names_its_log(tmp_path, monkeypatch):
   planned = plan("small-vs-bert", tmp_path)
   fake_commands(monkeypatch, "raise SystemExit('no such thing')")
   with pytest.raises(UserError, match="2 of 2 runs failed") as caught:
-    run(planned, place(tmp_path))
+    run(planned, paths(tmp_path))
   assert "no such thing" in caught.value.got and "pretrain.log" in caught.value.got
 
 
 def test_commands_carry_budget_data_and_settings_of_glue(tmp_path):
   row = plan("small-vs-bert", tmp_path, settings=["log.tensorboard=false"])[0]
-  words = runs.pretrain_command(row, place(tmp_path))
+  words = runs.pretrain_command(row, paths(tmp_path))
   assert {"--config.eval.every_steps=7", "--config.train.num_steps=70", "--config.log.tensorboard=False",
-          f"--config.data.shards_path={runs.shards_path(row, place(tmp_path))}"} <= set(words)
-  assert re.search(r"/data/wordpiece-\w+/ELECTRA-128-\w+/shards", runs.shards_path(row, place(tmp_path)))
+          f"--config.data.shards_path={runs.shards_path(row, paths(tmp_path))}"} <= set(words)
+  assert re.search(r"/data/wordpiece-\w+/ELECTRA-128-\w+/shards", runs.shards_path(row, paths(tmp_path)))
   tuning = Tuning(settings=[*rows.tables()["table3"].fine_tuning, "task.num_epochs=1"])
   points = finetuning.grid(["rte", "mnli"], tuning)
   assert [point.task for point in points] == ["mnli", "rte"]
@@ -264,7 +264,7 @@ def test_commands_carry_budget_data_and_settings_of_glue(tmp_path):
           "out/rte/recipe", "--config.task.max_train_examples=12000", "--config.task.max_length=128",
           "--config.task.num_epochs=1", "--config.task.data_dir=GLUE"} <= set(words)
   with pytest.raises(UserError, match="no shards of this format"):
-    runs.prepare([row], place(tmp_path))
+    runs.prepare([row], paths(tmp_path))
 
 
 # ---- what came out ----
@@ -341,7 +341,7 @@ def test_several_pretrainings_of_each_model(tmp_path):
   assert [(row.model.key, row.config.seed) for row in planned] == [
     ("electra_small", 0), ("bert_small", 0), ("electra_small", 1), ("bert_small", 1)]  # all of seed 0 first
   assert planned[2].folder == f"{planned[0].folder}-seed_1"
-  assert "--config.seed=1" in runs.pretrain_command(planned[2], place(tmp_path))
+  assert "--config.seed=1" in runs.pretrain_command(planned[2], paths(tmp_path))
   assert "2 pre-trainings" in rows.describe(table, planned)
   for row, score in zip(planned, (0.8, 0.7, 0.9, 0.74)):
     finish(row, score, 3.0)
@@ -526,7 +526,7 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
   row = records.planned(str(tmp_path / "out"), table)[0]
   assert row.num_steps == steps == 2
   running = processes.Running()
-  runs.make(row, ["sst2"], place(tmp_path, glue=environment["GLUE"]), Tuning(**tuning), running, probe=False,
+  runs.make(row, ["sst2"], paths(tmp_path, glue=environment["GLUE"]), Tuning(**tuning), running, probe=False,
             after_each=lambda: None)
   reproduce("publish", f"--results={tmp_path}/docs/results")
   assert "[roberta-masking](roberta-masking.md)" in (tmp_path / "docs/results/README.md").read_text()
@@ -692,7 +692,7 @@ def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch):
       given.data.tokenizer.path = os.path.join(runs.tokenizer_folder(row, where), "tokenizer")
       pretrain.pretrain(given, row.workdir)
 
-  where = place(tmp_path)
+  where = paths(tmp_path)
   monkeypatch.setattr(processes.Running, "call", call)
   runs.prepare(planned, where)
 

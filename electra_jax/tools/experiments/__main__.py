@@ -47,9 +47,9 @@ def names() -> list[str]:
 # ---- what the flags say ----
 
 
-def place() -> runs.Place:
+def paths() -> runs.Paths:
   """Where things are."""
-  return runs.Place(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
+  return runs.Paths(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
                     vocabulary=FLAGS.vocabulary)
 
 
@@ -127,14 +127,14 @@ def run_rows(tables: Sequence[Table]) -> None:
       rows.setdefault(row.folder, row)
       tasks.setdefault(row.folder, {}).update(dict.fromkeys(wanted))
       tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
-  runs.prepare(list(rows.values()), place())
+  runs.prepare(list(rows.values()), paths())
 
   def after_each() -> None:
     with running.changed:  # not two at once
       records.collect(FLAGS.out)
 
   run_all([(os.path.basename(folder), lambda folder=folder, row=row: runs.make(
-    row, list(tasks[folder]), place(), tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
+    row, list(tasks[folder]), paths(), tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
     for folder, row in rows.items()], running)
 
 

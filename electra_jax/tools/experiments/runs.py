@@ -24,7 +24,7 @@ from electra_jax.training import checkpoints
 NOT_IN_SHARDS = ("path", "masking", "reader", "num_workers", "shards_path")
 
 
-class Place(NamedTuple):
+class Paths(NamedTuple):
   """Where the data is."""
 
   data: str  # data.path of the corpus; "" = the recipes' own, or what the shards were made from
@@ -33,57 +33,57 @@ class Place(NamedTuple):
   glue: str = ""  # folder of GLUE's folders; "" = no fine-tuning
 
 
-def tokenizer_folder(row: Planned, place: Place) -> str:
+def tokenizer_folder(row: Planned, paths: Paths) -> str:
   """Has tokenizer/, and the shards of this vocabulary; equal for equal keys of data.tokenizer."""
-  return os.path.join(place.shards, f"{row.config.data.tokenizer.kind}-{_digest(row.config.data.tokenizer.to_dict())}")
+  return os.path.join(paths.shards, f"{row.config.data.tokenizer.kind}-{_digest(row.config.data.tokenizer.to_dict())}")
 
 
-def shards_path(row: Planned, place: Place) -> str:
+def shards_path(row: Planned, paths: Paths) -> str:
   """The shards of a model; equal for equal packing."""
   data = row.config.data
   branch = {key: value for key, value in data.to_dict().items() if key not in NOT_IN_SHARDS}
-  return os.path.join(tokenizer_folder(row, place), f"{data.format}-{data.sequence_length}-{_digest(branch)}", "shards")
+  return os.path.join(tokenizer_folder(row, paths), f"{data.format}-{data.sequence_length}-{_digest(branch)}", "shards")
 
 
 def _digest(branch: dict) -> str:
   return hashlib.sha256(json.dumps(branch, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def prepare(rows: Sequence[Planned], place: Place) -> None:
+def prepare(rows: Sequence[Planned], paths: Paths) -> None:
   """Makes the tokenizers and shards that the models need, where they are missing.
 
   Raises:
     UserError: the corpus or the vocabulary cannot be read.
   """
   for row in rows:
-    path, folder = shards_path(row, place), tokenizer_folder(row, place)
+    path, folder = shards_path(row, paths), tokenizer_folder(row, paths)
     if shards.exist(path):
       continue
-    text = place.data or row.config.data.path
-    if not place.data and text.startswith(("tfds:", "hf:")):
+    text = paths.data or row.config.data.path
+    if not paths.data and text.startswith(("tfds:", "hf:")):
       raise UserError("There are no shards of this format, and no text to make them from", got=path,
                       allowed="prepared shards, or a corpus", fix="set --data to text or JSONL files (DATA=...); "
                       f"the recipe's own text, which is fetched first, is --data={text}")
     config_data = ConfigDict(row.config.data.to_dict() | {"path": text, "shards_path": path})
     own = os.path.join(folder, corpus.TOKENIZER_FOLDER)
-    if place.vocabulary and not os.path.isdir(own):
-      tokenizers.load_tokenizer(place.vocabulary, config_data.tokenizer).save(own)
+    if paths.vocabulary and not os.path.isdir(own):
+      tokenizers.load_tokenizer(paths.vocabulary, config_data.tokenizer).save(own)
     tokenizer = corpus.make_tokenizer(config_data, folder, row.config.seed)
     print(f"Packing {text} as {config_data.format}: {path}", flush=True)
     shards.prepare(config_data, tokenizer, path, row.config.seed)
 
 
-def pretrain_command(row: Planned, place: Place) -> list[str]:
+def pretrain_command(row: Planned, paths: Paths) -> list[str]:
   """The pre-training of a model as a command line."""
   _, recipe = recipes.load(row.model.recipe)
   changes = {key: now for key, (_, now) in config_lib.diff(recipe, row.given).items()}
-  changes |= {"data.path": place.data, "data.shards_path": shards_path(row, place),
-              "data.tokenizer.path": os.path.join(tokenizer_folder(row, place), corpus.TOKENIZER_FOLDER)}
+  changes |= {"data.path": paths.data, "data.shards_path": shards_path(row, paths),
+              "data.tokenizer.path": os.path.join(tokenizer_folder(row, paths), corpus.TOKENIZER_FOLDER)}
   return [sys.executable, "-m", "electra_jax.main", f"--config={row.model.recipe}", f"--workdir={row.workdir}",
           *(f"--config.{key}={value}" for key, value in changes.items())]
 
 
-def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, running: Running, *, probe: bool,
+def make(row: Planned, tasks: Sequence[str], paths: Paths, tuning: Tuning, running: Running, *, probe: bool,
          after_each: Callable[[], None]) -> None:
   """Pre-trains, probes and fine-tunes a model; what is finished is not run again, so the same command resumes.
 
@@ -99,15 +99,15 @@ def make(row: Planned, tasks: Sequence[str], place: Place, tuning: Tuning, runni
     print(f"{name}: pre-training is finished", flush=True)
   else:
     print(f"{name}: {row.num_steps:,} steps, {row.workdir}", flush=True)
-    running.call(pretrain_command(row, place), os.path.join(row.folder, "pretrain.log"), running.at_once)
+    running.call(pretrain_command(row, paths), os.path.join(row.folder, "pretrain.log"), running.at_once)
   after_each()
   if probe:
     running.call([sys.executable, "-m", "electra_jax.tools.experiments.probe", f"--workdir={row.workdir}"],
                  os.path.join(row.folder, "probe.log"), running.at_once)
     after_each()
-  if place.glue:
+  if paths.glue:
     folder = results.sweep_folder(row, last_step(row.workdir))
-    finetuning.sweep(folder, row.workdir, tasks, tuning, place.glue, running)
+    finetuning.sweep(folder, row.workdir, tasks, tuning, paths.glue, running)
     after_each()
 
 
