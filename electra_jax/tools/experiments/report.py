@@ -145,10 +145,12 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
   if not curves and not has_glue:
     return False
   panels = len(curves) + has_glue
-  figure = plotting.new(6.0 * panels, 4.2)
+  columns = min(panels, 2)  # more in a row cannot be read on a page
+  rows_of_panels = -(-panels // columns)
+  figure = plotting.new(6.0 * columns, 4.2 * rows_of_panels)
   colours = {row.model.name: plotting.COLOURS[i % len(plotting.COLOURS)] for i, (row, *_) in enumerate(by_model(rows))}
   for number, (title, lines) in enumerate(curves.items(), 1):
-    axes, named = figure.add_subplot(1, panels, number), set()
+    axes, named = figure.add_subplot(rows_of_panels, columns, number), set()
     for model, owner, x, y in lines:
       label = None if model in named else model + owner  # once for all of its pre-trainings
       axes.plot(x, y, "o-", markersize=3, linewidth=1.2, color=colours[model], label=label)
@@ -156,7 +158,7 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
     axes.set(title=title, xlabel="training FLOPs (ELECTRA Appendix C)", xlim=(0, None))
     plotting.finish(axes)
   if has_glue:
-    axes = figure.add_subplot(1, panels, panels)
+    axes = figure.add_subplot(rows_of_panels, columns, panels)
     names = [name for name in (*of.tasks, AVERAGE) if any(name in own for own in glue_of.values())]
     for number, (model, own) in enumerate((model, own) for model, own in glue_of.items() if own):
       x = [i + (number - (len(glue_of) - 1) / 2) * 0.12 for i, name in enumerate(names) if name in own]
