@@ -218,10 +218,16 @@ def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | Abstrac
   return PartitionSpec(*axes)
 
 
-def split_over_data(params: PyTree):
-  """Each device's part of what has the parameters' shapes, see `parameter_shardings`; without a mesh all of it."""
+def split_over_data(params):
+  """Each device's part of what has the parameters' shapes, see `parameter_shardings`; without a mesh all of it.
+
+  Gradients are summed whole first. Else the compiler would split the products they come from by the parameters' rows,
+  and exchange activations for that.
+  """
   mesh = jax.sharding.get_abstract_mesh()
-  return params if mesh.empty else jax.lax.with_sharding_constraint(params, parameter_shardings(params, mesh, True))
+  for over_data in () if mesh.empty else (False, True):
+    params = jax.lax.with_sharding_constraint(params, parameter_shardings(params, mesh, over_data))
+  return params
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -44,7 +44,8 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   uses_cudnn = kernels in ("triton", "mosaic") and not rate and is_long and product.shape[-1] % 8 == 0
   if triton_attention.fits(kernels, product.shape) and not uses_cudnn:
     return _fused(product, bias, lengths, seeds, rate, triton_attention, kernels == "interpret")
-  if kernels == "recompute" or sharding.platform() == "tpu":
+  has_whole_heads = product.shape[2] % sharding.axis_size("heads") == 0  # each device
+  if kernels == "recompute" or (sharding.platform() == "tpu" and has_whole_heads):
     return _fused(product, bias, lengths, seeds, rate, xla_attention, False)
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]
