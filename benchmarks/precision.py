@@ -6,7 +6,7 @@
 Trains a recipe with several seeds both ways; the same seed means the same data, masks, initial weights and dropout.
 Prints, window by window, both losses, how far the two precisions are apart (mean of the seeds and its standard error)
 and how far two seeds are (standard deviation), and draws all curves. By default the demo's ELECTRA, with widths and
-dropout that the kernels take. The same command goes on.
+dropout that the kernels take. The same command resumes.
 """
 
 import argparse

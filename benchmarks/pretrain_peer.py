@@ -7,8 +7,8 @@
 
 Reads the config, the tokenizer and the batches of a workdir, builds the networks anew and trains them with torch's
 AdamW: the same rows, masks, rates and weights of the losses; other initial draws, samples and dropout. It prints our
-losses beside its own, means over the same updates. On a CPU in float32, so for small models only; on a GPU in the
-run's precision, compiled. With --save the same command goes on after a kill.
+losses next to its own, means over the same updates. On a CPU in float32, so for small models only; on a GPU in the
+run's precision, compiled. With --save the same command resumes after a kill.
 """
 
 import argparse

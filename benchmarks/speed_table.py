@@ -1,10 +1,10 @@
-"""The README's table of speeds on this card: every point beside PyTorch, one after the other.
+"""The README's table of speeds on this card: every point next to PyTorch, one after the other.
 
   python -m benchmarks.speed_table OUT.json                   an hour on a GPU, most of it compiling
   python -m benchmarks.speed_table OUT.json --only=Base       the points whose name has this in it
 
 Each point is `benchmarks.step_peer`: the peer, ours, the peer again, in one run. OUT.json is written after each; what
-it has is not timed again, so the same command goes on after a kill. Prints the table in the end. Its rows are those of
+it has is not timed again, so the same command resumes after a kill. Prints the table in the end. Its rows are those of
 docs/results/speed.json.
 """
 

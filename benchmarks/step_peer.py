@@ -1,4 +1,4 @@
-"""How fast is a training step beside PyTorch's on this machine? The same networks, rows and dropout in both.
+"""How fast is a training step next to PyTorch's on this machine? The same networks, rows and dropout in both.
 
   python -m benchmarks.step_peer                                                  a small ELECTRA, minutes on any CPU
   python -m benchmarks.step_peer --recipe=configs/base.py --set=train.batch_size=64          on a GPU

@@ -71,7 +71,7 @@ def long(config: ConfigDict) -> ConfigDict:
 
   `--config=configs/base.py:long --workdir=runs/long --config.checkpoint.init_from=runs/short`, with its vocabulary.
 
-  Differs from BERT, which does not say how the rate goes on: it warms up anew, for a tenth of the updates at most.
+  Differs from BERT, which does not say how the rate continues: it warms up anew, for a tenth of the updates at most.
   """
   config.train.num_steps -= _short_steps(config)
   config.optimizer.warmup_steps = None  # derived from the updates that are left

@@ -12,7 +12,7 @@ from electra_jax import config_rules, files
 from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError, listed, named
 
-# Keys that may change when a run goes on in the same workdir; everything else makes it another run.
+# Keys that may change when a run resumes in the same workdir; everything else makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
              "train.accumulation_steps", "train.on_nonfinite",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",

@@ -136,7 +136,7 @@ def lost_process(got: object) -> NoAnswerError:
     "Another process of this run does not answer", got=got,
     allowed=f"all processes meet within {MEETING_SECONDS} s, and none is silent for {HEARTBEAT_SECONDS} s",
     fix="look into the logs of the others for the one that ended first; then start all again, in the same number or "
-    "another: they go on from the last checkpoint")
+    "another: they resume from the last checkpoint")
 
 
 def find_lost_process(error: BaseException) -> NoAnswerError | None:

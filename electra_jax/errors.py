@@ -35,7 +35,7 @@ class UserError(ValueError):
 
 
 class NoAnswerError(UserError):
-  """Another process of the run, or what reads its data, does not answer any more; the same command goes on.
+  """Another process of the run, or what reads its data, does not answer any more; the same command resumes.
 
   A status of its own tells a scheduler that the cause may lie in the machine, and that a new start may help.
   """
@@ -49,7 +49,7 @@ class Interrupted(Exception):
   It is no fault, but the status must not be 0 either, so that a scheduler can tell "start me again" from "finished".
   """
 
-  STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
+  STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will resume
 
 
 def shorten(text: str, most: int) -> str:

@@ -294,7 +294,7 @@ def train_batch(run: FineTuneSetup, rows: Sequence[tasks.Feature], seeds: Sequen
 
 
 def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
-  """Keeps the parameters of seeds that have improved; a score that is no number never does."""
+  """Keeps the parameters of seeds that have improved; a score that is NaN never does."""
   new_score = jnp.asarray(scores, jnp.float32)
   better = new_score > state.best_score
   chosen = jax.tree.map(lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),

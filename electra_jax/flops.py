@@ -87,7 +87,7 @@ def model_flops(config: ConfigDict) -> FlopCount:
 
 
 def paper_flops(config: ConfigDict) -> FlopCount:
-  """The ELECTRA paper's count, for numbers beside its tables (Appendix C).
+  """The ELECTRA paper's count, for numbers next to its tables (Appendix C).
 
   Backward costs as much as forward (x2), every embedding lookup is a product with a one-hot vector (token, position
   and segment tables), 15.625 % of positions reach the MLM softmax, and the terms that are no matrix products (softmax,

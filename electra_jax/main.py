@@ -35,12 +35,12 @@ USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBE
                                            --config.task.data_dir=/path/to/glue
   Any recipe, shrunk to try it:        python -m electra_jax.main --config=configs/roberta_base.py:tiny --workdir=runs/t
 
-Kill it at any moment: the same command goes on from the last checkpoint. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2
+Kill it at any moment: the same command resumes from the last checkpoint. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2
 lets it write one first; the same again ends it at once. Recipes are in configs/, every key with its reason is in
 configs/common.py.
 
 Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by a signal after a
-checkpoint was written, start it again to go on; 69 another process of the run or the reader of its data does not
+checkpoint was written, start it again to resume; 69 another process of the run or the reader of its data does not
 answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of the program."""
 
 
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> None:
 
 
 def check_quickly(config: ConfigDict, workdir: str) -> None:
-  """What is wrong with the config is told before jax is imported, which takes seconds.
+  """What is wrong with the config is reported before jax is imported, which takes seconds.
 
   Raises:
     UserError: there is no such task or metric, nothing to start from, or a package for the logs is not installed.

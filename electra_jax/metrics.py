@@ -138,7 +138,7 @@ class MetricWriter:
   Args:
     workdir: the run's folder, made if missing.
     config_log: the `log` branch of the config.
-    restored_step: the step of the checkpoint that the run goes on from; rows of later steps, which the run will
+    restored_step: the step of the checkpoint that the run resumes from; rows of later steps, which the run will
       make again, are dropped, and a last line that a kill has torn. None = the run starts anew: all rows are.
     enabled: True on process 0 only; elsewhere every method does nothing.
     run_config: what W&B shows as the run's configuration.
@@ -284,7 +284,7 @@ def _drop_rows(path: str, first_step: int) -> None:
 def _unwritable(path: str, error: OSError) -> UserError:
   return UserError(f"The metrics cannot be written to {path}", got=error.strerror or str(error),
                    allowed="a folder with write permission and free space",
-                   fix="free some space or use another --workdir; the run goes on from its last checkpoint")
+                   fix="free some space or use another --workdir; the run resumes from its last checkpoint")
 
 
 def _tensorboard():

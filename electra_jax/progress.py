@@ -136,7 +136,7 @@ class StepTimer:
     """Where the seconds since the start of the run went: time/NAME_seconds, and time/goodput, the share of the steps.
 
     The names: start (until the first step is done; `StartUp` has its parts), data_wait, evaluation,
-    checkpoint (what the loop waits for; the writing itself goes on beside it) and steps, which is all the rest.
+    checkpoint (what the loop waits for; the writing itself continues next to it) and steps, which is all the rest.
     """
     total = self._clock() - self._made
     spent = self._spent if self._compiled else self._spent | {"start": total}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to an ELECTRA that has learnt English: installs, trains the tokenizer, prepares the embedded corpus,
 # pre-trains configs/tiny.py, evaluates, draws the curves and tries the model on a sentence. Minutes on two CPU cores.
-# Usage: launch/demo.sh [WORKDIR]     Run again, it goes on where it stopped, or says that it is finished.
+# Usage: launch/demo.sh [WORKDIR]     Run again, it resumes where it stopped, or says that it is finished.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 workdir=${1:-$root/runs/tiny}

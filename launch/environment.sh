@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv beside this checkout and installs the given requirement files into it, unless they are there already.
+# Makes .venv next to this checkout and installs the given requirement files into it, unless they are there already.
 # Usage: launch/environment.sh REQUIREMENTS_FILE...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Repeats a claim of the papers on your GPU: pre-trains the models of its table, fine-tunes them on GLUE, prints ours
-# beside theirs.
+# next to theirs.
 # Usage: DATA=/path/to/text GLUE=/path/to/glue launch/reproduce.sh CLAIM [--FLAG...]
 #
 #   CLAIM is small-vs-bert (ELECTRA Table 1), table3 (ELECTRA Table 3), roberta-masking, roberta-formats, roberta-batch
@@ -18,7 +18,7 @@
 #   --pretrainings=3   each model with three seeds: the table has their mean and standard deviation.
 #   PYTHON=...         another interpreter than .venv's.
 #
-# Kill it at any moment: the same command goes on, what is finished is not run again. When a claim has been run,
+# Kill it at any moment: the same command resumes, what is finished is not run again. When a claim has been run,
 # `launch/reproduce.sh publish` puts its figures into docs/results.
 set -euo pipefail
 caller=$PWD

@@ -8,7 +8,7 @@
 #   ZONE=us-central1-a
 #   TYPE=v5litepod-16         v5litepod-N (v5e), v5p-N, v6e-N: N counts chips (of v4 and v5p: cores)
 #   VERSION=v2-alpha-tpuv5-lite   software of the hosts; v6e: v2-alpha-tpuv6e, v5p: v2-alpha-tpuv5
-#   SPOT=1                    cheaper, may be taken away: `create` and `run` again, it goes on from its last checkpoint
+#   SPOT=1                    cheaper, may be taken away: `create` and `run` again, it resumes from its last checkpoint
 #   BUCKET=my-bucket          `install` mounts it as /mnt/bucket on every host: the workdir must be one that all hosts see
 #   REPOSITORY=URL            what `install` clones; by default this checkout's origin, at this commit
 # PROJECT is taken from gcloud's own configuration.

@@ -63,7 +63,7 @@ def install() -> None:
   def reached_or_end(self, step):
     end = [int(part) for part in os.environ.get("END", "-1.0.9").split(".")]
     if end[:2] == [step, jax.process_index()]:
-      while not checkpoints.saved_steps(main.FLAGS.workdir):  # it is written while the loop goes on
+      while not checkpoints.saved_steps(main.FLAGS.workdir):  # it is written while the loop continues
         time.sleep(0.01)
       os.kill(os.getpid(), end[2])
     return reached(self, step) or step == int(os.environ.get("STOP_AFTER", "-1"))

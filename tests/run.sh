@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need beside what a run needs, then runs the linter, the type checker and every test.
+# Installs what the tests need next to what a run needs, then runs the linter, the type checker and every test.
 # Usage: tests/run.sh [PYTEST_ARGUMENT...]
 #   tests/run.sh -m slow   those that are left out by default: four and eight processes, two network namespaces; minutes
 set -euo pipefail

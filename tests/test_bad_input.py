@@ -113,7 +113,7 @@ def vocabulary_without_mask(place):
 
 
 def other_vocabulary(place):
-  """The shards of a run beside a vocabulary that they were not made with."""
+  """The shards of a run next to a vocabulary that they were not made with."""
   names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
   (place.root / "vocab.txt").write_text("\n".join(names) + "\n")
   return {"data__tokenizer__path": str(place.root / "vocab.txt"), "data__shards_path": str(place.run / "shards")}

@@ -1,4 +1,4 @@
-"""What does a held-out evaluation say beside its numbers?"""
+"""What does a held-out evaluation say next to its numbers?"""
 
 from ml_collections import ConfigDict
 

@@ -88,7 +88,7 @@ def test_squad(argument, source, tmp_path, capsys):
     shown = squad_scoring.score_v2(texts, list(odds.values()), golds, threshold)["f1"]
     assert shown == pytest.approx(summary["best_f1"]["median"])
     assert [text == "" for text in predictions.values()] == [value > threshold for value in odds.values()]
-  for name, value in found.items():  # what is on the page comes from the files beside it
+  for name, value in found.items():  # what is on the page comes from the files next to it
     assert value == pytest.approx(summary[name]["median"])
   _, params = checkpoints.load_params(str(tmp_path))
   bias = float(np.abs(params["encoder"]["answerable_head"]["output"]["bias"]).sum())

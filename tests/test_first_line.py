@@ -37,7 +37,7 @@ def environment(**more):
 
 
 def test_the_literal_line_starts_in_an_empty_folder(tmp_path, tfds_dir):
-  """configs/ is beside it as in a checkout; a step of Base takes minutes here, so it is asked to stop before one."""
+  """configs/ is next to it as in a checkout; a step of Base takes minutes here, so it is asked to stop before one."""
   os.symlink(ROOT / "configs", tmp_path / "configs")
   line = [sys.executable, "-m", "electra_jax.main", "--config=configs/base.py"]
   with subprocess.Popen(line, cwd=tmp_path, text=True, env=environment(TFDS_DATA_DIR=tfds_dir), stdout=subprocess.PIPE,

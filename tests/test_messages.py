@@ -325,7 +325,7 @@ def test_what_the_text_raises_is_told_as_it_is(tmp_path, kind, error):
   assert not list(tmp_path.iterdir())
 
 
-# ---- time: what needs no file is told before jax and TensorFlow are imported ----
+# ---- time: what needs no file is reported before jax and TensorFlow are imported ----
 
 QUICK = {
   "unknown key": "--config=configs/tiny.py --workdir=W --config.optim.learning_rate=1",

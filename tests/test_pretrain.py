@@ -251,7 +251,7 @@ def test_finished_run_says_so(uninterrupted):
 
 
 def test_damaged_newest_checkpoint_is_passed_over(tmp_path, uninterrupted):
-  """The run goes on from the one before and ends with the same bits."""
+  """The run resumes from the one before and ends with the same bits."""
   import shutil
 
   straight, corpus = uninterrupted

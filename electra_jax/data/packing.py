@@ -19,7 +19,7 @@ def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> It
   """[CLS] sentences [SEP]: whole sentences in order, across documents, until the next one does not fit (RoBERTa 4.2).
 
   Between documents within one example stands an extra separator. A sentence longer than a whole example has to be
-  split anyhow, so it starts in the room that is left and goes on in the next examples.
+  split anyhow, so it starts in the room that is left and continues in the next examples.
 
   >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
   >>> for example in pack_full_sentences([[[11, 12], [13, 14, 15]], [[21], [22, 23]]], packing):
@@ -75,7 +75,7 @@ def pack_electra(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[
   to about half of it; the paragraph that crosses the half goes to A or B by the toss of a coin. A share of the examples
   gets one segment only, and a share a random shorter target of 5 to sequence_length tokens.
 
-  Differs from the released code: it cuts off and loses what exceeds the length, here the next example goes on with it;
+  Differs from the released code: it cuts off and loses what exceeds the length, here the next example has it;
   it leaves B empty where one long paragraph fills the example, here that paragraph is halved; its short examples are at
   least one paragraph, here they have the drawn length.
 

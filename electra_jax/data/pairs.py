@@ -25,7 +25,7 @@ def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Ite
   shorter target length. A last single token has no continuation.
 
   Differs from the released code: it draws each document ten times anew and cuts off what exceeds the length, here pairs
-  are drawn once and the next example goes on; it looks for "another document" by number, here equal copies do not
+  are drawn once and the next example continues; it looks for "another document" by number, here equal copies do not
   count as another; it never halves a paragraph, so that more than half of its pairs are random. Its other document is
   one of all in a file of input, here one of the same piece of 1 MiB or of the two documents before it.
 
@@ -150,7 +150,7 @@ def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng:
 
 def _borrow(document: _Document, middle: int, others: _Others,
             rng: random.Random) -> tuple[_Document, int] | None:
-  """(other document, number of a sentence of it) that does not go on like `document` from position `middle`.
+  """(other document, number of a sentence of it) that does not continue like `document` from position `middle`.
 
   None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do.
   """

@@ -96,7 +96,7 @@ def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None
         raise NoAnswerError(f"The reader of {what} does not answer",
                             got=f"nothing for {LONGEST_SECONDS:g} s, after {number} batches",
                             allowed="a batch within this time (LONGEST_SECONDS in electra_jax/data/readers.py)",
-                            fix="look whether the disk of the shards answers; the same command goes on from the last "
+                            fix="look whether the disk of the shards answers; the same command resumes from the last "
                             "checkpoint")
       batch = made.result()
       if batch is None:

@@ -98,14 +98,14 @@ def _piece_bytes(tokenizer: Tokenizer, token: str) -> bytes:
 def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int]) -> Sentence:
   """The sentence with other tokens at some positions (position -> id), in its ids and in its text.
 
-  Spaces beside a punctuation mark stay as they are: vocabularies do not agree on them.
+  Spaces next to a punctuation mark stay as they are: vocabularies do not agree on them.
   """
   text, copied, offsets = "", 0, []  # `copied`: how much of the old text is in the new one
   for position, (start, end) in enumerate(sentence.offsets):
     if position in new_ids:
       text += sentence.text[copied:start]
       piece = piece_text(tokenizer, new_ids[position])
-      if piece[:1].isalnum():  # goes on with the word before
+      if piece[:1].isalnum():  # continues the word before
         text = text.rstrip()
       elif piece[:1].isspace() and piece[1:2].isalnum() and text[-1:].isalnum():
         text += " "

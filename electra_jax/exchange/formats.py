@@ -7,7 +7,7 @@ from electra_jax.exchange.mapping import Weights
 # What a path may hold -> the module that knows: find(path) is the file that the path means, or None; read(path).
 FORMATS = {
   "a released TensorFlow checkpoint (NAME.index)": tf_checkpoint, "fairseq's RoBERTa (model.pt)": fairseq,
-  # Last: a config.json with a model_type may lie beside a checkpoint of TensorFlow too.
+  # Last: a config.json with a model_type may lie next to a checkpoint of TensorFlow too.
   "a Hugging Face model (config.json and model.safetensors)": hf,
 }
 

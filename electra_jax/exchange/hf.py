@@ -52,7 +52,7 @@ def read(path: str) -> dict[str, Weights]:
   """The networks of a folder: "encoder"; of an ELECTRA "discriminator" and "generator", whichever are there.
 
   Names are those of the newest transformers, whatever version wrote the files; half precision becomes float32. Copies
-  of tied arrays and buffers are left out. Tensors beside the encoder that no table knows are named in a warning.
+  of tied arrays and buffers are left out. Tensors next to the encoder that no table knows are named in a warning.
 
   Raises:
     UserError: a file is missing or damaged, holds objects other than tensors, or the model is none of ours.
@@ -81,7 +81,7 @@ def read_network(folder: str) -> Weights:
       config = dict(json.loads(file.read()))  # of bytes: a byte order mark is passed over
   except (OSError, ValueError, TypeError) as error:
     raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
-                    allowed="the JSON file beside its weights", fix="download the whole repository again") from error
+                    allowed="the JSON file next to its weights", fix="download the whole repository again") from error
   hf_config.check_family(config, path)
   stored = _read_tensors(folder)
   if "model_type" not in config:  # before version 2.5 of transformers nobody wrote it
@@ -176,7 +176,7 @@ def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndar
 
 
 def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> dict[str, np.ndarray]:
-  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning beside it, and what a
+  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning next to it, and what a
   head lacks of which a part is there.
   """
   family = config["model_type"]

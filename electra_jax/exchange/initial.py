@@ -89,7 +89,7 @@ def _take(weights: Weights, shapes: dict[str, tuple[int, ...]], num_tokens: int)
   if rows < num_tokens:
     raise UserError("The weights have a smaller vocabulary than the run", got=f"{rows} rows for {num_tokens} tokens",
                     allowed="the vocabulary that the weights were trained with",
-                    fix="point --config.data.tokenizer.path at the tokenizer beside the weights")
+                    fix="point --config.data.tokenizer.path at the tokenizer next to the weights")
   theirs = {path: (rows, *shape[1:]) if path in VOCABULARY else shape for path, shape in shapes.items()}
   return mapping.from_hf(weights.tensors, theirs, weights.config["model_type"])
 

@@ -34,7 +34,7 @@ FITTED = (*(f"model.{key}" for key in ARCHITECTURE), "model.vocab_size", "genera
           "data.tokenizer.kind", "data.tokenizer.lowercase", "data.tokenizer.vocab_size", "data.tokenizer.path",
           "data.sequence_length", "objective.weight_tying")
 
-NO_VOCABULARY = "The published model has no vocabulary beside it"
+NO_VOCABULARY = "The published model has no vocabulary next to it"
 
 
 class Published(NamedTuple):
@@ -47,7 +47,7 @@ class Published(NamedTuple):
 
 
 def load(path: str) -> Published:
-  """Reads any of `formats.FORMATS` with the vocabulary beside it.
+  """Reads any of `formats.FORMATS` with the vocabulary next to it.
 
   Raises:
     UserError: weights or vocabulary are missing, damaged, of another model, or do not fit each other.
@@ -73,7 +73,7 @@ def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> pre
   if num_tokens > model["vocab_size"]:
     raise UserError("The vocabulary has more entries than the model's token table has rows",
                     got=f"{num_tokens} entries for {model['vocab_size']} rows in {path}", allowed="at most as many",
-                    fix="put the model's own vocabulary beside its weights")
+                    fix="put the model's own vocabulary next to its weights")
   # CPUs have no bfloat16 units worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
   transformer = make_transformer_config(FrozenConfigDict(model), num_tokens=num_tokens, dtype=dtype)
@@ -210,7 +210,7 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
 
   Args:
     params: {network: ...} as the objective initialises them, with their shardings.
-    tokenizer: the run's; it must have the entries of the one beside the weights, if there is one.
+    tokenizer: the run's; it must have the entries of the one next to the weights, if there is one.
 
   Raises:
     UserError: names every tensor that does not fit, or the first token that differs.
@@ -236,7 +236,7 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
   a, b = (tokenizer.tokens(range(tokenizer.vocab_size)) for tokenizer in (ours, theirs))
   if ours.lowercase == theirs.lowercase and a == b:
     return
-  differing = next((f"token {i} is {x!r} in the run, {y!r} beside the weights" for i, (x, y) in enumerate(zip(a, b))
+  differing = next((f"token {i} is {x!r} in the run, {y!r} next to the weights" for i, (x, y) in enumerate(zip(a, b))
                     if x != y), f"{len(a)} entries and {len(b)}, lowercase {ours.lowercase} and {theirs.lowercase}")
   raise UserError("The run has another vocabulary than the published weights", got=f"{differing} ({path})",
                   allowed="the vocabulary that the weights were trained with", fix="in a new workdir, set "

@@ -88,7 +88,7 @@ def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
 
 @functools.cache
 def _patterns() -> tuple[str, str]:
-  """(where NFKC would join or reorder what SentencePiece's table leaves alone, what a grapheme goes on with).
+  """(where NFKC would join or reorder what SentencePiece's table leaves alone, what a grapheme continues with).
 
   The table has a sequence for each character that decomposes: a base and the marks that follow it there, each also in
   the forms that are equal under NFKC. A mark behind anything that decomposes itself is in none.
@@ -103,7 +103,7 @@ def _patterns() -> tuple[str, str]:
   forms = {c: {c} for sequence in joined for c in sequence}  # a character -> it and what NFKC makes it of
   for c, sequence in parts.items():
     forms.setdefault(sequence, set()).add(c)
-  around: dict[str, list[set[str]]] = {}  # a mark -> what stands before it in sequences that go on, and behind it
+  around: dict[str, list[set[str]]] = {}  # a mark -> what stands before it in sequences that continue, and behind it
   for sequence in joined:
     for before, mark, behind in zip(sequence, sequence[1:], sequence[2:]):
       befores, behinds = around.setdefault(mark, [set(), set()])

@@ -51,7 +51,7 @@ NETWORKS = {
   "electra": {"discriminator": Scopes(("electra",), ("discriminator_predictions",)),
               "generator": Scopes(("generator", "electra"), ("generator_predictions",))},
 }
-# Keys of the configuration beside a checkpoint that its variables do not show.
+# Keys of the configuration next to a checkpoint that its variables do not show.
 GIVEN = ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
          "initializer_range")
 
@@ -82,7 +82,7 @@ def find(path: str) -> str | None:
 def read(path: str) -> dict[str, Weights]:
   """The networks of a released checkpoint: "encoder" of BERT; "discriminator" and "generator" of ELECTRA.
 
-  Embeddings that both share are given to both. The optimizer's state is left out; variables beside the model (a
+  Embeddings that both share are given to both. The optimizer's state is left out; variables next to the model (a
   fine-tuned head) are named in a warning.
 
   Raises:
@@ -188,7 +188,7 @@ def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Scopes) 
 
 
 def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: str) -> None:
-  """Names what is missing and what would be left over; only variables beside the model may be."""
+  """Names what is missing and what would be left over; only variables next to the model may be."""
   scopes = {scope for networks in NETWORKS.values() for network in networks.values() for scope in network.scopes}
   extra = sorted(shapes.keys() - wanted)
   faults = [f"{name} is missing" for name in sorted(wanted - shapes.keys())]
@@ -199,7 +199,7 @@ def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: s
 
 
 def _given_config(folder: str) -> dict:
-  """What bert_config.json or config.json beside the checkpoint knows of GIVEN; {} without one."""
+  """What bert_config.json or config.json next to the checkpoint knows of GIVEN; {} without one."""
   paths = (os.path.join(folder, name) for name in ("bert_config.json", "config.json"))
   path = next(filter(os.path.isfile, paths), None)
   if path is None:
@@ -208,7 +208,7 @@ def _given_config(folder: str) -> dict:
     with open(path, encoding="utf-8") as file:
       config = dict(json.load(file))
   except (OSError, ValueError, TypeError) as error:
-    raise UserError("The configuration beside the checkpoint cannot be read", got=f"{path}: {error}",
+    raise UserError("The configuration next to the checkpoint cannot be read", got=f"{path}: {error}",
                     allowed="the JSON of the released model", fix="download it again, or move it away: the variables' "
                     "shapes give all sizes but the heads, which are then 64 wide") from error
   return {key: config[key] for key in GIVEN if key in config}

@@ -39,7 +39,7 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: boo
     "model_max_length": max_tokens,
     "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
   _dump(folder, "special_tokens_map.json", roles)
-  # The defining files and our facts beside them: what is imported here again is this very tokenizer.
+  # The defining files and our facts next to them: what is imported here again is this very tokenizer.
   for name, content in tokenizer.files.items():
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)

@@ -14,7 +14,7 @@ from electra_jax.tasks.base import Example, Outputs, Task
 
 # Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
 AS_THEY_ARE = ("regression", "multi_label", "multiple_choice", "ranking", "answer_ranking", "phrase", "span")
-WITH_FEATURES = ("tagging", "ranking", "phrase", "span", "joint_span")  # decoded with the features beside the outputs
+WITH_FEATURES = ("tagging", "ranking", "phrase", "span", "joint_span")  # decoded with the features next to the outputs
 
 
 def average(outputs: Sequence[Outputs], head: str) -> Outputs:

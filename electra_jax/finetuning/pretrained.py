@@ -21,8 +21,8 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.training import checkpoints
 
 ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
-MASKED_LM = "mlm_head"  # the one head of pre-training that a task goes on with (tasks/winograd.py)
-# Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning goes on with.
+MASKED_LM = "mlm_head"  # the one head of pre-training that a task continues with (tasks/winograd.py)
+# Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning continues with.
 POOLERS = {"bert": "bert.pooler.dense"}
 
 

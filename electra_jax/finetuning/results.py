@@ -1,6 +1,6 @@
 """Results of a fine-tuning: a file for each seed, the best run's checkpoint, a table, a picture, a zip of answers.
 
-`<workdir>/seeds/<seed>.json` says that a seed is finished; such a seed is not run again. Beside it lie its outputs
+`<workdir>/seeds/<seed>.json` says that a seed is finished; such a seed is not run again. Next to it lie its outputs
 (`<seed>.npz`), from which ensembles are made. `<workdir>/checkpoints/` holds the best seed, to start from.
 """
 

@@ -19,7 +19,7 @@ from electra_jax.objectives.predictors import Predictor
 from electra_jax.tasks import HEADS
 from electra_jax.training import checkpoints
 
-LABELS_FILE = "labels.json"  # beside the checkpoints of a fine-tuned run: task, head, label names
+LABELS_FILE = "labels.json"  # next to the checkpoints of a fine-tuned run: task, head, label names
 
 
 class TrainedModel(NamedTuple):

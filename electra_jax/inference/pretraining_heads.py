@@ -236,7 +236,7 @@ def corrupt(run: TrainedModel, batch: Batch, seed: int = 0) -> Int[np.ndarray, "
   """The discriminator's input: the generator's draws at the masked positions of a pipeline batch (ELECTRA section 2).
 
   Raises:
-    UserError: the run has no generator beside its encoder.
+    UserError: the run has no generator next to its encoder.
   """
   check_electra(run, "This run has no generator that corrupts text for a discriminator")
   _check_masked_lm(run, "This run's replacements are drawn from token counts, which it does not keep")
@@ -340,7 +340,7 @@ def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int)
   """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
 
   Raises:
-    UserError: the run has no generator beside its encoder.
+    UserError: the run has no generator next to its encoder.
   """
   corruptions = []
   for start in range(0, len(encoded), BATCH_SIZE):

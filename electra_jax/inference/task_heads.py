@@ -1,7 +1,7 @@
 """Answers of a fine-tuned model: classes of a text or pair, tags of words, the best choice, an answer in a text.
 
 Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
-there; `Prediction.was_cut` tells.
+there; `Prediction.was_cut` says so.
 """
 
 import functools

@@ -101,7 +101,7 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def _columns(x: Float[Array, "batch length *columns"]) -> Float[Array, "batch length all_columns"]:
-  """All heads beside each other: where an array has dimensions of 64 or 3, a TPU puts others last, and turns it around
+  """All heads next to each other: where an array has dimensions of 64 or 3, a TPU puts others last, and turns it around
   for every kernel.
   """
   return x.reshape(*x.shape[:2], -1)

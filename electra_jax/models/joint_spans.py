@@ -77,7 +77,7 @@ def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hi
 
   Returns:
     (log p(start), log p(end | start), start, end) of `num_best` spans, the likeliest first; start and end are -1 and
-    the rest is 0 where there are no more. Before them [CLS] as start and end. NaN where the network gives no numbers.
+    the rest is 0 where there are no more. Before them [CLS] as start and end. NaN where the network gives NaN.
   """
   length = start.shape[1]
   size, places = min(num_best, length), jnp.arange(length)

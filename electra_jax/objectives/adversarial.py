@@ -70,7 +70,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
          token_counts: np.ndarray | None = None) -> Objective:
   """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
 
-  The paper gives no weights beside λ: ours are `mlm_weight` for the policy's and 1 for the
+  The paper gives no weights next to λ: ours are `mlm_weight` for the policy's and 1 for the
   baseline's, of means over masked positions.
   """
   del token_counts

@@ -18,7 +18,7 @@ from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 
 def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
-  """A masked LM with a copy gate under `encoder/`, beside the generator."""
+  """A masked LM with a copy gate under `encoder/`, next to the generator."""
   return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
                                encoder_heads=("mlm_head", "copy_head"))
 

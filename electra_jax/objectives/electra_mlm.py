@@ -33,7 +33,7 @@ def data_probability(original: Float[Array, "*positions"], generated: Float[Arra
   [0.7, 0.3]
   """
   a = (1 - mask_rate) / mask_rate
-  return original * generated / jnp.maximum(a * (1 - original) + generated, 1e-30)  # p_G = 0 beside D = 1 is 0
+  return original * generated / jnp.maximum(a * (1 - original) + generated, 1e-30)  # p_G = 0 next to D = 1 is 0
 
 
 def rank(mlm_logits: Float[Array, "batch predictions vocab"], rtd_logits: Callable[[Array], Array],
@@ -71,12 +71,12 @@ def fill(mlm_logits: Float[Array, "batch predictions vocab"], batch: Batch) -> I
 
 def accuracy(params: PyTree, batch: Batch, network: Predictor, temperature: float, mask_rate: float,
              num_candidates: int = NUM_CANDIDATES) -> Metrics:
-  """How often the best candidate is the original, beside the generator's own accuracy on the same positions.
+  """How often the best candidate is the original, next to the generator's own accuracy on the same positions.
 
   `electra_mlm/upper_bound` counts originals among the candidates (footnote 10: about 95 % for ELECTRA-Base).
 
   Differs from Appendix E, where one token is masked: here the training masks hide 15 % at once, so that the numbers
-  stand beside `mlm/accuracy`; where another position is masked, the discriminator reads the generator's likeliest
+  stand next to `mlm/accuracy`; where another position is masked, the discriminator reads the generator's likeliest
   token, and so knows nothing that the generator does not.
   """
   mlm_logits = network.mlm_logits(params, batch) / temperature

@@ -99,7 +99,7 @@ def by_length(features: Sequence[Feature], size: int) -> list[list[int]]:
 
 
 def one_ahead(items: Iterator) -> Iterator:
-  """The same items, each asked for while the one before is still used: the devices go on while the host reads."""
+  """The same items, each asked for while the one before is still used: the devices continue while the host reads."""
   following = next(items, None)
   while following is not None:
     current, following = following, next(items, None)

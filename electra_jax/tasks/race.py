@@ -31,7 +31,7 @@ PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 
 def make(name: str, config_task: ConfigDict) -> Task:
   """RACE with both levels; `config_task` is the `task` branch of the config.
 
-  The test split has its answers, so it is scored beside dev if it is there; dev alone decides.
+  The test split has its answers, so it is scored next to dev if it is there; dev alone decides.
   """
   has_test = any(_files(config_task.data_dir, "test", level) for level in LEVELS)
   return Task(
@@ -125,7 +125,7 @@ def question_and_answer(question: str, option: str) -> str:
 
 
 def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list[str | None]:
-  """The letter of the best option; None where the outputs are no numbers."""
+  """The letter of the best option; None where the outputs are NaN."""
   del features_, examples
   return [LETTERS[int(row.argmax())] if np.isfinite(row).all() else None
           for row in outputs["multiple_choice_head"]]  # [examples, choices]

@@ -1,6 +1,6 @@
 """Scores of predictions: metrics of GLUE by scikit-learn and scipy, entities of tagging, medians over seeds.
 
-A prediction or score that is no number makes its metric NaN; NaN is never the best of several and enters no median.
+A prediction or score that is NaN makes its metric NaN; NaN is never the best of several and enters no median.
 """
 
 import functools

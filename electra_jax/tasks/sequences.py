@@ -58,7 +58,7 @@ def make(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: 
 
 
 def decode(outputs: Outputs, labels: Sequence[str]) -> list:
-  """The best label's name, or the number; None or NaN where the outputs are no numbers."""
+  """The best label's name, or the number; None or NaN where the outputs are NaN."""
   logits = outputs["classification_head"]  # [examples, labels]
   if not labels:
     return [float(value) for value in logits[:, 0]]
@@ -66,7 +66,7 @@ def decode(outputs: Outputs, labels: Sequence[str]) -> list:
 
 
 def decode_multi(outputs: Outputs, labels: Sequence[str]) -> list[tuple[str, ...] | None]:
-  """The labels that are likelier true than not; None where the outputs are no numbers."""
+  """The labels that are likelier true than not; None where the outputs are NaN."""
   return [tuple(label for label, logit in zip(labels, row, strict=True) if logit > 0)
           if np.isfinite(row).all() else None for row in outputs["classification_head"]]
 
@@ -106,7 +106,7 @@ def parse_label(value: object, labels: Sequence[str], where: str) -> str | float
   """A label's name as in `labels`, or without these a finite number.
 
   Raises:
-    UserError: the label is missing, unknown or no number; file and line are named.
+    UserError: the label is missing, unknown or not a number; file and line are named.
   """
   if not labels:
     return parse_score(value, where)
@@ -153,6 +153,6 @@ def parse_score(value: Any, where: str) -> float:
   except OverflowError:  # an integer of JSON may have any length
     number = math.inf
   if not math.isfinite(number):
-    raise UserError("A score is no number", got=f"{where}: {value!r}", allowed="a finite number, with a decimal point",
+    raise UserError("A score is not a number", got=f"{where}: {value!r}", allowed="a number, with a decimal point",
                     fix="correct the line; a set without scores can only be predicted (test), not trained or scored on")
   return number

@@ -286,7 +286,7 @@ def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | No
 
 def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example], *, max_answer: int,
            num_best: int) -> list[Answer | None]:
-  """The likeliest spans of each question over all its windows; None where the outputs are no numbers.
+  """The likeliest spans of each question over all its windows; None where the outputs are NaN.
 
   Args:
     max_answer: longest answer in tokens.

@@ -63,7 +63,7 @@ def best_of(metric: Callable[[str, str], float], answer: str, golds: Sequence[st
 
 
 def score_v1(answers: Sequence[str | None], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-  """`f1` and `exact` of SQuAD 1.1; NaN where an answer is None (the network gave no numbers) or there is none."""
+  """`f1` and `exact` of SQuAD 1.1; NaN where an answer is None (the network gave NaN) or there is none."""
   texts = [answer for answer in answers if answer is not None]
   if not texts or len(texts) < len(answers):
     return {"f1": math.nan, "exact": math.nan}

@@ -1,4 +1,4 @@
-"""Reading of checkpoints: metadata, arrays, sums of their bits; damage is told from a disk that fails."""
+"""Reading of checkpoints: metadata, arrays, sums of their bits; damage is told apart from a disk that fails."""
 
 import errno
 import json

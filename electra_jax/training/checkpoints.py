@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written by Orbax while the loop goes on; the newest good one is where a start resumes."""
+"""Checkpoints of a run: written by Orbax while the loop continues; the newest good one is where a start resumes."""
 
 import contextlib
 import functools
@@ -94,7 +94,7 @@ class Checkpoints:
     distributed.barrier("damaged checkpoints")
 
   def save_if_due(self, state: Any, step: int, too: bool = False) -> None:
-    """Starts a save at every multiple of `checkpoint.every_steps`, and where `too`; the loop goes on meanwhile.
+    """Starts a save at every multiple of `checkpoint.every_steps`, and where `too`; the loop continues meanwhile.
 
     Raises:
       UserError: the disk is full or cannot be written; this is how the loop hears of a save that has failed meanwhile.
@@ -168,7 +168,7 @@ class Checkpoints:
       raise UserError(f"A checkpoint cannot be written to {self._directory}",
                       got=f"{type(error).__name__}: {error}",
                       allowed="a folder that can be written, with room for the state (12 bytes a parameter)",
-                      fix="free space or choose another --workdir; the same command then goes on from the last "
+                      fix="free space or choose another --workdir; the same command then resumes from the last "
                       "checkpoint") from error
 
 

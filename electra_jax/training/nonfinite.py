@@ -16,7 +16,7 @@ MAX_SKIPPED_STEPS = 10  # in a row, which end a run: a state that has diverged s
 def skip_if_nonfinite(old: Any, new: Any, pairs: dict) -> tuple:
   """(state, metric pairs) of an update: `new`, or `old` with its step where loss or gradients are not finite.
 
-  So a state is always one to go on from, whatever `train.on_nonfinite` says. A choice between arrays: a branch, as
+  So a state is always one to resume from, whatever `train.on_nonfinite` says. A choice between arrays: a branch, as
   optax.apply_if_finite has, would keep both in memory and let a GPU's host wait. The pairs of a skipped update weigh
   nothing in the means of its window; SKIPPED says whether it was one.
 
@@ -73,4 +73,4 @@ class Watch:
       f"at most {self._most - 1} may be", allowed="finite losses and gradients",
       fix="lower --config.optimizer.learning_rate or lengthen the warm-up"
       f"{', or skip such steps with --config.train.on_nonfinite=skip' * single} (tools/show_batch --step={first - 1} "
-      "shows its batch); the same command goes on from the last checkpoint")
+      "shows its batch); the same command resumes from the last checkpoint")

@@ -1,4 +1,4 @@
-"""Folders of vocabularies with settings beside them give AutoTokenizer's ids, or a refusal that names the setting."""
+"""Folders of vocabularies with settings next to them give AutoTokenizer's ids, or a refusal that names the setting."""
 
 import copy
 import io
@@ -34,7 +34,7 @@ FLAGS = dict(special=False, lstrip=False, rstrip=False, normalized=False, single
 
 
 def bert(name="BertTokenizer", **settings):
-  """A vocab.txt with these settings beside it."""
+  """A vocab.txt with these settings next to it."""
   return BERT | {"vocab.txt": "\n".join(WORDS) + "\n", "tokenizer_config.json": {"tokenizer_class": name, **settings}}
 
 
@@ -134,7 +134,7 @@ FOLDERS = {
                                                               pre_tokenizers.Digits(True)])),
   "a pattern": word_piece(splitter=pre_tokenizers.Split(Regex(r"\s+"), "removed")),
   "added tokens of tokenizer.json": word_piece(added=["[E1]", AddedToken("the", single_word=True)], lowercase=False),
-  "added tokens beside it": word_piece(FAST | {"added_tokens_decoder": {N: {"content": "[E1]", **FLAGS}}}),
+  "added tokens next to it": word_piece(FAST | {"added_tokens_decoder": {N: {"content": "[E1]", **FLAGS}}}),
 }
 BYTE_FOLDERS = {
   "vocab.json and merges.txt": ROBERTA | BYTES | {"tokenizer_config.json": OWN_MASK},
@@ -236,7 +236,7 @@ REFUSED = {
   "XLM-R's class": (albert(tokenizer_class="XLMRobertaTokenizer"), "tokenizer_class='XLMRobertaTokenizer'"),
   "ALBERT by its model": (albert(), "tokenizer_class='AlbertTokenizer'"),
   "ALBERT by its class": (albert(tokenizer_class="AlbertTokenizerFast"), "tokenizer_class='AlbertTokenizer'"),
-  "added tokens beside SentencePiece": ({"spiece.model": albert()["spiece.model"], "added_tokens.json": {"[X]": 300}},
+  "added tokens next to SentencePiece": ({"spiece.model": albert()["spiece.model"], "added_tokens.json": {"[X]": 300}},
                                         "'[X]'"),
   "UTF-16": (lower() | {"vocab.txt": "\n".join(WORDS).encode("utf-16")}, "byte order mark"),
   "whole words alone": (BERT | {"tokenizer.json": Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).to_str(),

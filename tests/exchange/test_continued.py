@@ -152,7 +152,7 @@ def test_text_prepared_ahead_has_the_vocabulary_of_the_weights(tmp_path):
 def test_weights_without_a_vocabulary(tmp_path):
   bert(tmp_path / "weights")
   (tmp_path / "weights" / "vocab.txt").rename(tmp_path / "vocab.txt")
-  with pytest.raises(UserError, match="no vocabulary beside it") as caught:
+  with pytest.raises(UserError, match="no vocabulary next to it") as caught:
     run(tmp_path, "bert_base", tmp_path / "weights")
   assert "--config.data.tokenizer.path" in caught.value.fix
   _, given = recipes.load("bert_base:continued")

@@ -31,7 +31,7 @@ def kill_at_random(process, workdir, rng, seconds) -> None:
 
 
 def kill_inside_a_write(process, workdir, rng, seconds) -> None:
-  """kill -9 while a checkpoint lies half written beside its place."""
+  """kill -9 while a checkpoint lies half written next to its place."""
   del seconds
   folder = os.path.join(workdir, "checkpoints")
   skipped = rng.randrange(8)  # not always the first one after the start
@@ -222,7 +222,7 @@ DAMAGES = {  # fault -> (which files of the newest checkpoint, what happens to e
 
 
 def damage(name: str, workdir: str, rng) -> bool:
-  """Does it, unless it would leave no good checkpoint at all (which the run refuses to go on from)."""
+  """Does it, unless it would leave no good checkpoint at all (which the run refuses to resume from)."""
   if name == "metrics: last line torn":
     path = os.path.join(workdir, metrics.FILE_NAME)
     if not os.path.exists(path) or not os.path.getsize(path):

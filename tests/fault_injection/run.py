@@ -42,7 +42,7 @@ gets --workdir=... as its last argument, and is started again unchanged:
   python -m tests.fault_injection.run --workdir=/tmp/faults --minutes=5 -- \\
       python -m electra_jax.main --config=configs/tiny.py:tiny --config.checkpoint.every_steps=5
 
-Beside the flags above, an empty --workdir holds `undisturbed`, one folder for each round, and what each start said.
+Next to the flags above, an empty --workdir holds `undisturbed`, one folder for each round, and what each start said.
 The same --seed chooses the same faults; the moments at which they hit depend on the machine too.
 Exit status 2: a start ended in another way than its fault explains, or the parameters or losses differ."""
 

@@ -124,7 +124,7 @@ def test_scores_of_json(value, number, tmp_path):
   if number is not None:
     assert task.read("train")[1].label == number
     return
-  with pytest.raises(UserError, match=r"no number.\n.*a\.jsonl:2"):
+  with pytest.raises(UserError, match=r"not a number.\n.*a\.jsonl:2"):
     task.read("train")
 
 

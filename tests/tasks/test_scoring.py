@@ -16,7 +16,7 @@ TABLE = [  # metrics, predictions, labels, values
   (["pearson", "spearman"], [1.0, 2.0, 4.0], [1.0, 2.0, 3.0], [0.9819805060619659, 1.0]),
   (["pearson", "spearman"], [2.0, 2.0, 2.0], [1.0, 2.0, 3.0], [0.0, 0.0]),  # constant
   (["pearson", "spearman"], [2.0, math.nan, 2.0], [1.0, 2.0, 3.0], [math.nan, math.nan]),
-  (["accuracy"], [None, ZERO], [ZERO, ZERO], [math.nan]),  # logits that are no numbers
+  (["accuracy"], [None, ZERO], [ZERO, ZERO], [math.nan]),  # logits that are NaN
   (["accuracy", "matthews", "spearman"], [], [], [math.nan] * 3),  # empty
   (["tag_accuracy"], [("O", "B")], [("O", "O")], [0.5]),
 ]

@@ -192,7 +192,7 @@ BAD = {  # (task, files, config keys, what the error names)
   "unknown label": ("rte", {"RTE/train.tsv": "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentails\n"}, {},
                     ["label is unknown", "train.tsv:2: 'entails'", "entailment, not_entailment"]),
   "no score": ("stsb", {"STS-B/train.tsv": "index\tsentence1\tsentence2\tscore\n0\ta\tb\thigh\n"}, {},
-               ["score is no number", "train.tsv:2"]),
+               ["score is not a number", "train.tsv:2"]),
   "empty file": ("rte", {"RTE/train.tsv": "index\tsentence1\tsentence2\tlabel\n"}, {}, ["no example", "train.tsv:1"]),
   "no file": ("rte", {}, {}, ["does not exist", "RTE/train.tsv"]),
   "test set without labels": ("rte", {"RTE/train.tsv": "index\tsentence1\tsentence2\n0\ta\tb\n"}, {},

@@ -32,9 +32,9 @@ __all__ = ["SPLITS", "ShardedExamples", "exist", "open_shards", "prepare", "read
 def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed: int, progress: bool = True) -> dict:
   """Reads `config_data.path`, tokenizes, packs and writes both splits; returns the manifest.
 
-  The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written beside the
+  The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written next to the
   directory and moved into place at the end; shards that were there before are replaced only then. After a kill, an
-  interrupt or an error the same call goes on behind the last finished shard (`journal`); only where the disk refused
+  interrupt or an error the same call resumes behind the last finished shard (`journal`); only where the disk refused
   is everything unfinished given back at once.
 
   Args:
@@ -64,7 +64,7 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
     except writing.DiskError:
       raise
     except BaseException:
-      is_kept = os.path.exists(journal.path_in(partial))  # the same command goes on from there
+      is_kept = os.path.exists(journal.path_in(partial))  # the same command resumes from there
       raise
     finally:
       if not is_kept:

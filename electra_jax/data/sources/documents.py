@@ -25,7 +25,7 @@ from electra_jax.errors import UserError
 
 Document = list[str]  # paragraphs, stripped, none empty
 
-# A longer text goes on as a new document, so that memory is bounded for a file without blank lines.
+# A longer text continues as a new document, so that memory is bounded for a file without blank lines.
 MAX_DOCUMENT_CHARACTERS = 1 << 20
 
 # "path*3", "path * 0.5": how often each document of a source is read.

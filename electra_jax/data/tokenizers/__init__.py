@@ -83,7 +83,7 @@ def load_tokenizer(path: str, config_tokenizer: ConfigDict | None = None) -> Tok
 
   Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), fairseq's dict.txt + encoder.json +
   vocab.bpe (the same, with RoBERTa's ids), *.model (SentencePiece), tokenizer.json, or a directory with one of these;
-  the settings beside them are obeyed (`published_vocabulary`).
+  the settings next to them are obeyed (`published_vocabulary`).
 
   Args:
     path: file or directory.

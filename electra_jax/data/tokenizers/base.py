@@ -41,14 +41,14 @@ class Tokenizer(ABC):
     fingerprint: SHA-256 over the files that define the tokenizer; equal fingerprints give equal ids.
     lowercase: whether text is lowercased (and, for WordPiece, stripped of accents) first.
     files: name -> content of the defining files.
-    continues_word: bool [vocab]: whether a token goes on with the word that the token before it begins or continues.
+    continues_word: bool [vocab]: whether a token continues the word that the token before it begins or continues.
       Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
   """
 
   kind: str
   file_names: ClassVar[tuple[str, ...]]
   special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
-  prefix: str = "##"  # of WordPiece: with what an entry begins that goes on with a word
+  prefix: str = "##"  # of WordPiece: with what an entry begins that continues a word
   _roles: Mapping[str, str] = {}  # role -> the entry that plays it, where the vocabulary's own settings say so
 
   def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
@@ -133,7 +133,7 @@ class Tokenizer(ABC):
     """The vocabulary entry behind each id."""
 
   def facts(self) -> dict:
-    """What `tokenizer_facts.json` records beside the files."""
+    """What `tokenizer_facts.json` records next to the files."""
     return {"kind": self.kind, "lowercase": self.lowercase, "vocab_size": self.vocab_size, "pad_id": self.pad_id,
             "unk_id": self.unk_id, "cls_id": self.cls_id, "sep_id": self.sep_id, "mask_id": self.mask_id,
             "special_ids": list(self.special_ids), "fingerprint": self.fingerprint}
@@ -164,7 +164,7 @@ class Tokenizer(ABC):
 
   @abstractmethod
   def _continues_word(self, token_id: int) -> bool:
-    """Whether an ordinary token goes on with the word before it."""
+    """Whether an ordinary token continues the word before it."""
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     del token_id

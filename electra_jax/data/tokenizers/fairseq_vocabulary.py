@@ -33,7 +33,7 @@ def vocabulary(dict_path: str, encoder_path: str, merges_path: str) -> dict[str,
   def fault(path: str, got: object) -> UserError:
     return UserError("fairseq's vocabulary cannot be read", got=f"{path}: {got}",
                      allowed="dict.txt of the model with encoder.json and vocab.bpe of GPT-2's byte-level BPE",
-                     fix="put the three files beside model.pt; the model's .tar.gz holds dict.txt")
+                     fix="put the three files next to model.pt; the model's .tar.gz holds dict.txt")
 
   try:
     counts, encoder, merges = (pathlib.Path(path).read_text("utf-8") for path in (dict_path, encoder_path, merges_path))

@@ -251,15 +251,15 @@ class SentencePieceBPE(SentencePiece):
 
 
 def goes_on_from_bytes(entry: str, text: str) -> bool:
-  """Whether an entry of byte-level BPE, which reads as `text`, goes on with the word before it.
+  """Whether an entry of byte-level BPE, which reads as `text`, continues the word before it.
 
-  A text's first word has no space either, so it counts as going on with the paragraph before it.
+  A text's first word has no space either, so it counts as continuing the paragraph before it.
   """
   return _is_inside_character(byte_of(entry[0]) or 0 if entry else 0) or _is_inside_word(text)
 
 
 def goes_on_from_piece(piece: str) -> bool:
-  """Whether a piece of SentencePiece (of a byte: <0xE4>) goes on with the word before it."""
+  """Whether a piece of SentencePiece (of a byte: <0xE4>) continues the word before it."""
   byte = BYTE.fullmatch(piece)
   return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
 

@@ -1,4 +1,4 @@
-"""Files of a published vocabulary and the settings beside them, as they lie in a folder."""
+"""Files of a published vocabulary and the settings next to them, as they lie in a folder."""
 
 import codecs
 import json
@@ -13,7 +13,7 @@ from electra_jax.data.tokenizers.kinds import ByteBPE, SentencePiece, WordPiece
 from electra_jax.errors import UserError
 
 SUPPORTED = "the settings that docs/data_formats.md lists"
-UNSUPPORTED = "The settings beside the vocabulary are not supported"
+UNSUPPORTED = "The settings next to the vocabulary are not supported"
 # Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
 ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
 ROLE_KEYS = tuple(f"{role}_token" for role in (*SPECIAL_NAMES, "bos", "eos"))
@@ -153,6 +153,6 @@ def name_of(value: dict | str) -> str:
 
 
 def extra_tokens(settings: dict) -> list:
-  """Special tokens beside those of the roles: a list, or an object of names."""
+  """Special tokens next to those of the roles: a list, or an object of names."""
   extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
   return list(extra.values()) if isinstance(extra, dict) else extra

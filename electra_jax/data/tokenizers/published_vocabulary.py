@@ -133,7 +133,7 @@ def _builder(source: PublishedFiles, kind: str | None) -> Callable[[PublishedFil
   content, files = source.content, source.files.keys()
   if name and name not in CLASSES and name not in AS_IT_STANDS:
     raise source.refused(f"tokenizer_class={name!r}", fix='set "tokenizer_class": "PreTrainedTokenizerFast" in '
-                         "tokenizer_config.json where a tokenizer.json beside it is right, or convert it to one of "
+                         "tokenizer_config.json where a tokenizer.json next to it is right, or convert it to one of "
                          f"{', '.join(sorted(CLASSES))}")
   by_files = {"byte_bpe": (_byte_bpe, kinds.ByteBPE), "sentencepiece": (_sentencepiece, kinds.SentencePiece),
               "wordpiece": (_bert, kinds.WordPiece), "sentencepiece_bpe": (
@@ -212,7 +212,7 @@ def _lowercase(source: PublishedFiles, entries: list[str]) -> bool:
     return source.lowercase
   if share > 0.05 and source.model_type:
     raise source.refused("do_lower_case is unsaid, for which transformers takes true, but the vocabulary has capitals",
-                         fix='write {"do_lower_case": false} (or true) into tokenizer_config.json beside it')
+                         fix='write {"do_lower_case": false} (or true) into tokenizer_config.json next to it')
   return share <= 0.05
 
 
@@ -240,7 +240,7 @@ def _sentencepiece(source: PublishedFiles, row: type[kinds.SentencePiece] = kind
   """The file by itself, with SentencePiece's own library; it does not say how the text was cased."""
   lowercase = source.flag("do_lower_case", bool(source.lowercase))
   if source.added:
-    raise source.refused(f"added tokens beside a SentencePiece model ({next(iter(source.added.values())).content!r})",
+    raise source.refused(f"added tokens next to a SentencePiece model ({next(iter(source.added.values())).content!r})",
                          fix="save it once with transformers, which writes tokenizer.json")
   with open(source.files["sentencepiece.model"], "rb") as file:
     return row({"sentencepiece.model": file.read()}, lowercase, source.where)
