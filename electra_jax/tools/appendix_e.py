@@ -34,7 +34,7 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   config = run.config
   if not electra_mlm.applies(config):
     raise UserError("Appendix E does not hold for this run", got=f"objective.name={config.objective.name}",
-                    allowed="a discriminator of all tokens beside a learned generator that may draw the original",
+                    allowed="a discriminator of all tokens next to a learned generator that may draw the original",
                     fix="give the workdir of an ELECTRA")
   heldout = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, run.tokenizer)
   if not len(heldout):

@@ -139,7 +139,7 @@ def write_msgpack(folder: str, source: ExportedRun) -> tuple[list[str], list[str
 
 
 def write_onnx(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
-  """What transformers loads, and model.onnx beside it."""
+  """What transformers loads, and model.onnx next to it."""
   onnx_files.check_installed()
   names, left_out = write_hf(folder, source)
   for name in names:

@@ -19,7 +19,7 @@ flags.DEFINE_integer("devices", 1, "Cards or TPU chips that share the work.", lo
 
 USAGE = """Counts training and inference FLOPs and parameters: the papers' rows, or your configs.
 
-  python -m electra_jax.tools.flops_report                      every row of ELECTRA's tables beside the paper's figure
+  python -m electra_jax.tools.flops_report                      every row of ELECTRA's tables next to the paper's figure
   python -m electra_jax.tools.flops_report configs/base.py configs/small.py --mfu=0.5 --devices=8
   python -m electra_jax.tools.flops_report --format=json > flops.json
 
@@ -134,7 +134,7 @@ def main(argv: list[str]) -> None:
     print("\n".join(config_markdown(row) for row in rows))
   else:
     print("Convention: ELECTRA Appendix C (2 x forward, dense lookups, all operations); inference on 128 tokens.\n"
-          "Speedup: training / inference beside BERT-Base (Table 1); (cost): training beside ELECTRA-400K (Table 2).\n")
+          "Speedup: training / inference versus BERT-Base (Table 1); (cost): training versus ELECTRA-400K (Table 2).\n")
     print(plotting.markdown(list(TABLE_COLUMNS), ([cell(field, row[field]) for field in TABLE_COLUMNS.values()]
                                                   for row in rows)))
 

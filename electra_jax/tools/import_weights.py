@@ -28,7 +28,7 @@ USAGE = """Turns published weights into a folder like that of a run, at step 0.
   A vocabulary elsewhere: ... --tokenizer=vocab.txt
 
 --weights is a Hugging Face folder (model.safetensors, whole or in shards, or pytorch_model.bin), a checkpoint of the
-released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to go on with: its sizes and vocabulary are
+released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with: its sizes and vocabulary are
 replaced by those of the weights. Parts that the weights lack start fresh, and are named.
 
 tools/predict, tools/export and tools/checkpoints read the folder as it is. To train on, no import is needed:
@@ -41,7 +41,7 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   Args:
     path: of any of `formats.FORMATS`.
     given: a recipe, not resolved; it stays as it is.
-    tokenizer_path: where the vocabulary is, if not beside the weights.
+    tokenizer_path: where the vocabulary is, if not next to the weights.
 
   Raises:
     UserError: weights, vocabulary and recipe do not fit each other, something is damaged, or `out` is taken.
@@ -72,17 +72,17 @@ def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.declare_key_flag("config")  # appears in --help
   flags.DEFINE_string("weights", None, "Folder or file of the published weights.")
-  flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not beside the weights.")
+  flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not next to the weights.")
   flags.DEFINE_string("out", None, "The new folder.")
 
 
 def main(argv: list[str]) -> None:
-  """Reads the flags, imports, says what was fresh and how to go on."""
+  """Reads the flags, imports, says what was fresh and how to continue."""
   del argv
   if not FLAGS.weights or not FLAGS.out or FLAGS.config is None:
     raise UserError("--weights, --config and --out are needed",
                     got=f"--weights={FLAGS.weights or ''} --out={FLAGS.out or ''}",
-                    allowed="published weights, the recipe to go on with, and a new folder", fix="see --help")
+                    allowed="published weights, the recipe to continue with, and a new folder", fix="see --help")
   main_lib.start_jax()
   start = import_weights(FLAGS.weights, FLAGS.config, FLAGS.out, FLAGS.tokenizer)
   for what, names in (("Not in the weights, so it starts fresh", start.fresh), ("Not needed here", start.unused)):

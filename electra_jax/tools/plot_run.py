@@ -20,7 +20,7 @@ USAGE = """Draws the curves of one or several runs into one picture: losses, qua
   The beginning in view: python -m electra_jax.tools.plot_run runs/base --log_steps --out=base.pdf
 
 One run has a colour for each curve; several have a colour for each run and a line style for each curve. The picture is
-curves.png in the first WORKDIR unless --out says otherwise. A run that is still going on is drawn as far as it is."""
+curves.png in the first WORKDIR unless --out says otherwise. A run that is still running is drawn as far as it is."""
 
 # Title, unit of the y axis, and the curves: (split, metric, label, line). A split of None means any.
 PANELS = (

@@ -41,7 +41,7 @@ ELECTRA runs fill them with the generator; then the discriminator judges every w
 means "probably replaced". A sentence that begins with a dash goes behind `--`. Without a terminal or with NO_COLOR
 set, [brackets] take the place of colours. At a terminal, without a sentence or --input, it asks for one after another.
 
-FOLDER: an export, or published weights with their vocabulary beside them: Hugging Face's, a released TensorFlow
+FOLDER: an export, or published weights with their vocabulary next to them: Hugging Face's, a released TensorFlow
 checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl, .csv and .tsv
 with a field or column of each name; answers are JSON lines with the number of the line they answer. --task says what
 is asked."""

@@ -95,7 +95,7 @@ def show_candidates(name: str, position: int, candidates: Sequence[TokenCandidat
   shown, right = [], []
   for those, texts in ((candidates, shown), (combined, right)):
     for candidate in those:
-      glued = candidate.text[:1].isalnum() and position > 1  # goes on with the word before
+      glued = candidate.text[:1].isalnum() and position > 1  # continues the word before
       texts.append("…" * glued + candidate.text.strip() or repr(candidate.text))
   width, right_width = max(map(len, shown)), max(map(len, right), default=0)
   for rank, (token, candidate) in enumerate(zip(shown, candidates), 1):

@@ -31,7 +31,7 @@ pydoc: (English that the installed Python carries, to try things out), or severa
 'wiki/*2,books.txt*0.5'. Running text is divided into sentences with --config.data.sentences=en. Shards that stand
 there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes.
 
-The same command goes on behind the last finished shard after it was killed, and gives the same files."""
+The same command resumes behind the last finished shard after it was killed, and gives the same files."""
 
 
 def prepare_data(config: ConfigDict, out: str) -> dict:
@@ -86,7 +86,7 @@ def statistics_table(manifest: dict) -> str:
           *counts("documents", "paragraphs", "sentences", "text_bytes", "tokens", "packed_tokens", "dropped_tokens"),
           ("unknown tokens", unknown), *counts("examples"),
           ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
-  if any(split["random_pairs"] for split in splits):  # NSP: copies, which count beside the tokens above
+  if any(split["random_pairs"] for split in splits):  # NSP: copies, which count next to the tokens above
     rows += counts("random_pairs", "borrowed_tokens")
   lines = [f"{name:15}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
   empty = sum(split["documents_without_token"] for split in splits)

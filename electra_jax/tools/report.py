@@ -38,10 +38,10 @@ USAGE = """Writes what is known about a run as one HTML page, to read in a brows
   A fine-tuning:            python -m electra_jax.tools.report runs/mrpc --out=mrpc.html
   In a second, no samples:  python -m electra_jax.tools.report runs/tiny --samples=0
 
-The page holds the last evaluation, curves, GLUE scores beside the papers', what the model says about held-out texts,
+The page holds the last evaluation, curves, GLUE scores next to the papers', what the model says about held-out texts,
 the recipe and where the run departs from it, devices, where the time went, floating-point operations in both
 conventions, and every key. It needs no other file and no network, follows the reader's light or dark setting, and can
-be printed. The run may still be going on: the page then says how far it is. It is written to WORKDIR/report.html unless
+be printed. The run may still be running: the page then says how far it is. It is written to WORKDIR/report.html unless
 --out says otherwise."""
 
 
@@ -133,9 +133,9 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 
 
 def results_of(facts: Facts) -> str:
-  """The last evaluation beside what knowing nothing gives, or the scores of the seeds beside the papers'."""
+  """The last evaluation next to what knowing nothing gives, or the scores of the seeds next to the papers'."""
   if not facts.is_fine_tuning:
-    return table(("held-out text", "", "beside"), [line for line in summary.rows_of(facts.workdir)
+    return table(("held-out text", "", "baseline"), [line for line in summary.rows_of(facts.workdir)
                                                    if line[0] not in ("checkpoint", "curves")])
   task, rows = facts.config.task.name, []
   if not facts.seeds:
@@ -170,7 +170,7 @@ def curves(facts: Facts) -> str:
 
 
 def glue_scores(facts: Facts) -> str:
-  """The dev scores of fine-tunings during the pre-training (eval.finetune_tasks), beside the papers'."""
+  """The dev scores of fine-tunings during the pre-training (eval.finetune_tasks), next to the papers'."""
   rows = [row for row in facts.rows if row["split"] == "finetune"]
   names = list(dict.fromkeys(key.split("/")[0] for row in rows for key in row if "/" in key))
   if facts.is_fine_tuning or not names:

@@ -11,17 +11,17 @@ from electra_jax import metrics, progress
 from electra_jax.errors import UserError
 from electra_jax.training import warning_signs
 
-USAGE = """Prints the last evaluation of one or several runs beside its baselines, the speed and the paths.
+USAGE = """Prints the last evaluation of one or several runs next to its baselines, the speed and the paths.
 
   python -m electra_jax.tools.summary runs/tiny
   python -m electra_jax.tools.summary runs/*
 
-A loss means something beside its baseline only: the unigram entropy is the loss of the best model that ignores all
+A loss means something next to its baseline only: the unigram entropy is the loss of the best model that ignores all
 context, an AUC of 0.5 is chance. tools/report has more, as a page."""
 
 
 def rows_of(workdir: str) -> list[tuple[str, str, str]]:
-  """(what, value, beside what) lines of one run.
+  """(what, value, next to what) lines of one run.
 
   Raises:
     UserError: the workdir holds no run, or one without an evaluation.

@@ -188,7 +188,7 @@ def test_starting_from_a_folder(workdir_of, tmp_path):
     for file in ("tokenizer_facts.json", "sentencepiece.model", "tokenizer.json"):
       (tmp_path / "out" / part / file).unlink()
   assert "vocabulary could not be compared" in published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)[1]
-  with pytest.raises(UserError, match="no vocabulary beside it"):
+  with pytest.raises(UserError, match="no vocabulary next to it"):
     import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"))
   start = import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"),
                                         os.path.join(workdir, "tokenizer"))
