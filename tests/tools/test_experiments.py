@@ -418,6 +418,11 @@ def test_a_folder_holds_one_budget_of_a_table_and_one_set_of_settings(tmp_path):
   for _ in range(2):
     record("table3", tmp_path, settings=settings)
   record("two-stage", tmp_path, flops=2e14, settings=settings)  # another table may have another budget
+  path = tmp_path / records.FILE
+  path.write_text(path.read_text().replace('"flops"', '"hours"'))
+  with pytest.raises(UserError, match="of another version"):
+    records.recorded(str(tmp_path))
+  path.write_text(path.read_text().replace('"hours"', '"flops"'))
   with pytest.raises(UserError, match="runs of another budget"):
     record("table3", tmp_path, flops=2e14, settings=settings)
   with pytest.raises(UserError, match="runs of another budget"):

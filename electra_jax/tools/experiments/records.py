@@ -16,12 +16,21 @@ FILE = "experiments.json"  # in OUT: table -> what it was run with
 
 
 def recorded(out: str) -> dict[str, dict]:
-  """Table -> what it was run with in a folder."""
+  """Table -> what it was run with in a folder.
+
+  Raises:
+    UserError: another version of this program ran it.
+  """
   path = os.path.join(out, FILE)
   if not os.path.exists(path):
     return {}
   with open(path, encoding="utf-8") as file:
-    return json.load(file)
+    found = json.load(file)
+  for name, facts in found.items():
+    if unknown := {*facts["budget"]} - {*Budget._fields} | {*facts["tuning"]} - {*Tuning._fields}:
+      raise UserError("The folder has experiments of another version", got=f"{path}: {name} with {sorted(unknown)}",
+                      allowed="folders of this version", fix="choose another --out, or continue with that version")
+  return found
 
 
 def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], command: str) -> None:
