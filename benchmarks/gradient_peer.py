@@ -33,7 +33,7 @@ from electra_jax import objectives, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
-from electra_jax.tools import export
+from electra_jax.tools import export, export_networks
 from electra_jax.training import checkpoints, inputs
 
 KEY_BIAS = "key.bias"  # moves all scores of a query alike, which softmax does not see: its gradient is rounding
@@ -70,13 +70,13 @@ def joined(networks: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   return {f"{network}/{name}": value for network, found in networks.items() for name, value in found.items()}
 
 
-def write(folder: str, source: export.Source) -> dict[str, str]:
+def write(folder: str, source: export_networks.ExportedRun) -> dict[str, str]:
   """Network -> its folder, as the export writes parameters; what two networks share is in both."""
   names, _ = export.write_hf(folder, source)
   return {name: os.path.join(folder, name) for name in names}
 
 
-def by_their_names(source: export.Source) -> dict[str, np.ndarray]:
+def by_their_names(source: export_networks.ExportedRun) -> dict[str, np.ndarray]:
   """Parameters, or anything of their shapes, under the names that they have in transformers."""
   with tempfile.TemporaryDirectory() as folder:
     found = joined({name: load_file(os.path.join(place, "model.safetensors"))
@@ -87,14 +87,14 @@ def by_their_names(source: export.Source) -> dict[str, np.ndarray]:
 # ---- ours ----
 
 
-def parts_of(config, source: export.Source) -> tuple:
+def parts_of(config, source: export_networks.ExportedRun) -> tuple:
   """What our objectives are made of."""
   transformer = make_transformer_config(config.model, num_tokens=source.tokenizer.vocab_size,
                                         dtype="float32", remat="none", kernels="xla")
   return transformer, config.generator, config.objective
 
 
-def ours(config, source: export.Source, params, batch, token_counts) -> tuple[Side, np.ndarray]:
+def ours(config, source: export_networks.ExportedRun, params, batch, token_counts) -> tuple[Side, np.ndarray]:
   """Our side, and the text that the kept encoder read."""
   parts = parts_of(config, source)
   objective = objectives.make(*parts, config.train.num_steps, token_counts)
@@ -149,7 +149,7 @@ def all_tokens_loss(network, gate: dict[str, torch.Tensor], read: torch.Tensor, 
   return -likelihood[rows["attention_mask"] > 0].log().mean()
 
 
-def theirs(config, source: export.Source, batch, read: np.ndarray) -> Side:
+def theirs(config, source: export_networks.ExportedRun, batch, read: np.ndarray) -> Side:
   """transformers' side of the same batch and the same draws."""
   with tempfile.TemporaryDirectory() as folder:
     networks = {name: load(place) for name, place in write(folder, source).items()}
@@ -194,7 +194,7 @@ def load(folder: str) -> torch.nn.Module:
 class Run(NamedTuple):
   """What a workdir has for both sides."""
 
-  source: export.Source
+  source: export_networks.ExportedRun
   params: PyTree
   batch: dict[str, np.ndarray]  # the next one
   token_counts: np.ndarray | None
@@ -204,7 +204,7 @@ def read_run(config, workdir: str) -> Run:
   """The newest parameters."""
   step, params = checkpoints.load_params(workdir)
   data = inputs.open_data(config_lib.load(workdir), workdir)
-  source = export.Source(workdir, config, step, data.tokenizer, sharding.by_path(jax.device_get(params)))
+  source = export_networks.ExportedRun(workdir, config, step, data.tokenizer, sharding.by_path(jax.device_get(params)))
   return Run(source, params, data.batch_at(min(step, config.train.num_steps - 1)), data.token_counts)
 
 

@@ -64,7 +64,7 @@ def test_five_updates_of_bert_for_sequence_classification(tmp_path):
     optimizer.param_groups[0]["lr"] = float(rate(step))
     optimizer.step()
     assert float(loss[0]) == pytest.approx(found.loss.item(), abs=2e-5)
-  rows = {name: x[0] for name, x in batch.items()}
+  rows = {name: jax.numpy.asarray(x[0]) for name, x in batch.items()}
   outputs = jax.vmap(lambda params: predictions.apply(run, params, rows, train=False))(state.params)
   ours = np.asarray(outputs["classification_head"][0])[kept]
   model.eval()
