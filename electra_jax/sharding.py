@@ -162,6 +162,11 @@ def platform() -> str:
   return device.platform if device is not None else jax.default_backend()
 
 
+def device_kind() -> str:
+  """What `platform`'s devices are called: TPU v4, NVIDIA H200, ..."""
+  return (jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]).device_kind
+
+
 def keeps_parameters_whole() -> bool:
   """Whether each device of the current mesh holds every parameter, as without a mesh."""
   mesh = jax.sharding.get_abstract_mesh()

@@ -256,6 +256,13 @@ def test_no_kernel_is_chosen_on_cpu(kernels, dtype, chosen):
   assert triton_rows.choose(kernels, dtype) == chosen
 
 
+@pytest.mark.parametrize("device_kind, chosen", (("TPU v5 lite", "pallas"), ("TPU v4", "xla")))
+def test_tpus_with_enough_fast_memory_have_kernels(device_kind, chosen, monkeypatch):
+  monkeypatch.setattr(sharding, "platform", lambda: "tpu")
+  monkeypatch.setattr(sharding, "device_kind", lambda: device_kind)
+  assert triton_rows.choose("auto", "bfloat16") == chosen
+
+
 @pytest.mark.parametrize("length, fits", ((128, True), (512, True), (64, True), (16, True), (8, False), (96, False),
                                           (384, True), (200, False)))
 def test_lengths_that_the_attention_kernels_take(length, fits):
