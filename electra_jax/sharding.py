@@ -158,13 +158,16 @@ def axis_size(logical_axis: str) -> int:
 
 def platform() -> str:
   """cpu | gpu | tpu: of the current mesh's devices, which need not be here; without a mesh, of those that are."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return device.platform if device is not None else jax.default_backend()
+  return _device().platform
 
 
 def device_kind() -> str:
   """What `platform`'s devices are called: TPU v4, NVIDIA H200, ..."""
-  return (jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]).device_kind
+  return _device().device_kind
+
+
+def _device() -> Any:
+  return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
 def keeps_parameters_whole() -> bool:

@@ -63,8 +63,8 @@ def _dropout_add_norm_forward(x, y, bias, norm_scale, norm_bias, seeds, rate, ep
 def _dropout_add_norm_backward(rate, epsilon, kernels, residuals, gradients):
   total, bias, norm_scale, seeds = residuals
   dx, dy, sums = norm_gradients(total, gradients, norm_scale, seeds, rate, epsilon, kernels)
-  d_scale, d_offset, d_bias = sums
-  return dx, dy, d_bias.astype(bias.dtype), d_scale, d_offset, None
+  d_scale, d_norm_bias, d_bias = sums
+  return dx, dy, d_bias.astype(bias.dtype), d_scale, d_norm_bias, None
 
 
 dropout_add_norm.defvjp(_dropout_add_norm_forward, _dropout_add_norm_backward)
