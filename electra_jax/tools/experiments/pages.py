@@ -65,14 +65,14 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
 
 def claims(rows: Sequence[Mapping]) -> str:
   """A Markdown table: a line for each difference that a paper names and that was run, and the tables never run."""
-  lines, not_run = [], []
+  lines, not_run, chance = [], [], chance_of_pretraining(rows)
   for file in FILES:
     for of in tables(file).values():
       own = main_rows(of, rows)
       if not own:
         not_run.append(of)
         continue
-      compared, link = compare(of, own, chance_of_pretraining(rows)), f"[{of.name}]({of.name}.md): {of.says}"
+      compared, link = compare(of, own, chance), f"[{of.name}]({of.name}.md): {of.says}"
       several = max(row.get("pretrainings", 1) for row in own)
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
       for number, difference in enumerate(compared):
