@@ -223,7 +223,7 @@ def _backward_blocks(seeds_ref, lengths_ref, bias_ref, query_ref, key_ref, value
   own = pl.program_id(0) * block
   own_rows = pl.ds(own, block)
 
-  def weights_and_scores(query, key, value, gradient: Array, log_sums: Array, dots, first_query, first_key):
+  def weights_and_scores(query, key, value, gradient, log_sums, dots, first_query, first_key):
     scores = _dot(query, key, (1, 1)) * (scale * np.float32(LOG2_E))
     is_real = first_key + jnp.arange(block) < real
     weights = jnp.where(is_real[None], jnp.exp2(scores - log_sums[:, None]), 0.0)

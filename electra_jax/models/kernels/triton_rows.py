@@ -229,7 +229,7 @@ def _derivative_kernel(bias_ref, product_ref, gradient_ref, dx_ref, sums_ref, *,
   strip, columns = product_ref.shape
   bias = bias_ref[...].astype(product_ref.dtype)[None]
 
-  def tile(index, total: Array):
+  def tile(index, total):
     rows = pl.ds(index * tile_rows, tile_rows)
     x = (product_ref[rows, :] + bias).astype(jnp.float32)
     dx = gradient_ref[rows, :].astype(jnp.float32) * derivative(x)

@@ -9,10 +9,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from electra_jax.models import dropout
-
-HIDDEN_SCORE = -1e30  # finite: a row of padding alone has a uniform softmax
+from electra_jax.models.kernels.triton_attention import HIDDEN_SCORE
 
 
 def adds_bias(length: int) -> bool:
@@ -21,7 +21,7 @@ def adds_bias(length: int) -> bool:
   return False
 
 
-def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, interpret: bool):
+def forward(seeds: Array, lengths: Array, product: Array, bias: Array, *, num_heads: int, rate: float, interpret: bool):
   """See `triton_attention.forward`; the product has its bias already."""
   del bias, interpret
   scores = _scores(lengths, product)
@@ -30,8 +30,8 @@ def forward(seeds, lengths, product, bias, *, num_heads: int, rate: float, inter
   return jnp.einsum("bhqk,bkhd->bqhd", kept, product[:, :, :, 2]), log_sums
 
 
-def backward(seeds, lengths, product, bias, context, log_sums, gradient, *, num_heads: int, rate: float,
-             interpret: bool):
+def backward(seeds: Array, lengths: Array, product: Array, bias: Array, context: Array, log_sums: Array,
+             gradient: Array, *, num_heads: int, rate: float, interpret: bool):
   """See `triton_attention.backward`."""
   del bias, interpret
   query, key, value = (product[:, :, :, place] for place in range(3))
