@@ -168,8 +168,6 @@ def defaults() -> ConfigDict:
   c.task.max_train_examples = 0  # train on so many, chosen at random and always the same; 0 = all
   c.task.window_stride = 128  # SQuAD: tokens between the starts of a long context's windows (BERT's code)
   c.task.max_question_length = 64  # tokens: SQuAD's question (BERT's code), RACE's question and answer (RoBERTa: 128)
-  c.task.max_answer_length = 30  # SQuAD: tokens of the longest answer (BERT's code)
-  c.task.num_best = 20  # SQuAD: candidates of a question, and starts and ends of a window that are paired (BERT's code)
   c.task.noun_phrases = "spacy"  # wnli_ranking, wsc: who finds the candidates: spacy (pip install spacy) | rules
   c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
   c.task.num_epochs = 3.0  # passes over the training examples

@@ -21,6 +21,9 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispat
              "data.on_bad_record")
 
 FORMAT = 2  # of config.json and all that a workdir holds; one version of the code reads one format
+# SQuAD as BERT's code has it: candidates of a question, and starts and ends of a window that are paired; tokens of the
+# longest answer.
+NUM_BEST, MAX_ANSWER_LENGTH = 20, 30
 VOCAB_MULTIPLE = 128  # of the rows of a token table: matrix units want aligned shapes
 
 

@@ -185,8 +185,8 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
 def _task_faults(c: ConfigDict) -> Iterator[str]:
   """Rules of fine-tuning."""
   t = c.task
-  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride", "max_question_length",
-              "max_answer_length", "num_best"):
+  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride",
+              "max_question_length"):
     if not t[key] > 0:
       yield f"task.{key} is {t[key]}; it must be positive"
   for key in ("seeds_at_once", "max_train_examples", "fresh_layers"):

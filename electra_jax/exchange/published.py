@@ -259,8 +259,8 @@ def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer,
     "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
     "fine_tuned": {"head": head, "scores": scores,
                    "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
-                   "window_stride": 128, "max_question_length": 64, "max_answer_length": 30,  # BERT's SQuAD code
-                   "num_best": 20, "is_answerable_known": False, "null_odds_threshold": 0.0},
+                   "window_stride": 128, "max_question_length": 64,  # BERT's SQuAD code
+                   "is_answerable_known": False, "null_odds_threshold": 0.0},
     "generator": {"kind": "learned" if "mlm_head" in heads else "none"},
     "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
                   "sampling_temperature": 1.0, "sampling_excludes_original": False},

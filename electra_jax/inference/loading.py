@@ -80,7 +80,7 @@ def _read_labels(workdir: str) -> dict:
 def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
   """The config of a fine-tuned run with what `task_heads` must know of its head."""
   branches = config.to_dict()
-  keys = ("window_stride", "max_question_length", "max_answer_length", "num_best")
+  keys = ("window_stride", "max_question_length")
   # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.
   scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
   head = "classification" if scores == "sigmoid" else facts["head"]

@@ -173,8 +173,7 @@ def answer_questions(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[
     spans = outputs[head][number]
     null = outputs["answerable_head"][number] if settings.is_answerable_known else np.zeros(len(rows))
     outputs_of: dict[str, Any] = {head: spans, "answerable_head": null}
-    (answer,) = squad.decode(outputs_of, [row | {"_example": 0} for row in rows], [rows[0]["_example"]],
-                             max_answer=settings.max_answer_length, num_best=settings.num_best)
+    (answer,) = squad.decode(outputs_of, [row | {"_example": 0} for row in rows], [rows[0]["_example"]])
     answer = answer or squad.Answer((), np.nan)  # of a network whose outputs are not finite
     text, odds = squad.best_text(answer), answer.null_odds
     if settings.is_answerable_known:

@@ -44,8 +44,7 @@ def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype:
 
 def with_task(transformer: TransformerConfig, config_task: ConfigDict, num_labels: int) -> TransformerConfig:
   """The description with what the heads of fine-tuning need, of the `task` branch of a resolved config."""
-  keys = ("pooling", "pooler", "num_best", "max_answer_length")
-  return dataclasses.replace(transformer, num_labels=num_labels, **{key: config_task[key] for key in keys})
+  return dataclasses.replace(transformer, num_labels=num_labels, pooling=config_task.pooling, pooler=config_task.pooler)
 
 
 class Bert(nn.Module):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from electra_jax.config import MAX_ANSWER_LENGTH, NUM_BEST
 from electra_jax.models import fused
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.heads import select_positions
@@ -33,6 +34,8 @@ class JointSpanHead(nn.Module):
   """
 
   config: TransformerConfig
+  num_best: int = NUM_BEST  # spans that are found, and starts and ends that are tried
+  max_answer: int = MAX_ANSWER_LENGTH  # tokens of the longest of them
 
   @nn.compact
   def __call__(self, x: Float[Array, "batch length hidden"], batch: dict[str, Array], train: bool = False) -> Array:
@@ -56,7 +59,7 @@ class JointSpanHead(nn.Module):
     if train:
       vector = select_positions(x, batch["start"][:, None])[:, 0]
       return jnp.stack([start, ends(vector, batch["start"])], axis=-1)
-    return search(start, x, ends, batch["may_start"], batch["may_end"], c.num_best, c.max_answer_length)
+    return search(start, x, ends, batch["may_start"], batch["may_end"], self.num_best, self.max_answer)
 
 
 def log_shares(logits: Float[Array, "batch length"], mask: Bool[Array, "batch length"]) -> Float[Array, "batch length"]:

@@ -46,8 +46,6 @@ class TransformerConfig:
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
   pooler: str = "none"  # layer between that and a fine-tuning head's outputs: none | tanh | gelu
-  num_best: int = 0  # spans that a joint span head finds, and starts and ends that it tries (task.num_best)
-  max_answer_length: int = 0  # tokens of the longest of them
 
   @property
   def head_dim(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from electra_jax.config import MAX_ANSWER_LENGTH, NUM_BEST
 from electra_jax.data.sources import tables
 from electra_jax.data.sources.lines import read_text
 from electra_jax.data.tokenizers.base import Tokenizer
@@ -86,8 +87,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
     name=name, head=HEADS[config_task.span_head], label_names=(), num_labels=2, splits=("train", "dev"),
     test_splits=("test",), metric=config_task.metric or METRICS[version][0], read=read_split,
     featurize=featurize,
-    decode=lambda outputs, features_, examples: decode(
-      outputs, features_, examples, max_answer=config_task.max_answer_length, num_best=config_task.num_best),
+    decode=decode,
     score=lambda answers, examples: score(version, answers, examples),
     files=lambda splits: answer_files(version, splits))
 
@@ -284,13 +284,12 @@ def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | No
 # ---- answers ----
 
 
-def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example], *, max_answer: int,
-           num_best: int) -> list[Answer | None]:
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
+           max_answer: int = MAX_ANSWER_LENGTH) -> list[Answer | None]:
   """The likeliest spans of each question over all its windows; None where the outputs are NaN.
 
   Args:
     max_answer: longest answer in tokens.
-    num_best: candidates of a question; as many starts and ends of each window are paired.
   """
   spans: list[list] = [[] for _ in examples]
   odds = [[] for _ in examples]
@@ -298,13 +297,12 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
     odds[feature["_example"]].append(float(outputs["answerable_head"][row]) if "is_impossible" in feature else 0.0)
     spans[feature["_example"]] += (
       joint_spans.candidates(outputs["joint_span_head"][row], feature) if "joint_span_head" in outputs else
-      best_spans(outputs["span_head"][row], feature, max_answer, num_best))
-  return [_answer(candidates, null, example.texts[1], num_best)
+      best_spans(outputs["span_head"][row], feature, max_answer))
+  return [_answer(candidates, null, example.texts[1])
           for candidates, null, example in zip(spans, odds, examples, strict=True)]
 
 
-def best_spans(logits: np.ndarray, feature: Feature, max_answer: int, num_best: int
-               ) -> list[tuple[float, float, int, int]]:
+def best_spans(logits: np.ndarray, feature: Feature, max_answer: int) -> list[tuple[float, float, int, int]]:
   """(start logit, end logit, first character, last character + 1), the likeliest first; NaN logits are kept as such.
 
   Args:
@@ -316,24 +314,23 @@ def best_spans(logits: np.ndarray, feature: Feature, max_answer: int, num_best: 
     return [(np.nan, np.nan, 0, 0)]
   visible = offsets[:, 1] > offsets[:, 0]
   may_start = visible if feature["_owned"] is None else visible & feature["_owned"]
-  firsts = np.argsort(np.where(may_start, -start, np.inf), kind="stable")[:num_best]
-  lasts = np.argsort(np.where(visible, -end, np.inf), kind="stable")[:num_best]
+  firsts = np.argsort(np.where(may_start, -start, np.inf), kind="stable")[:NUM_BEST]
+  lasts = np.argsort(np.where(visible, -end, np.inf), kind="stable")[:NUM_BEST]
   distance = lasts[None, :] - firsts[:, None]
   fits = (distance >= 0) & (distance < max_answer) & may_start[firsts][:, None] & visible[lasts][None, :]
   sums = np.where(fits, start[firsts][:, None] + end[lasts][None, :], -np.inf)
-  order = np.argsort(-sums, axis=None, kind="stable")[:min(num_best, int(fits.sum()))]
+  order = np.argsort(-sums, axis=None, kind="stable")[:min(NUM_BEST, int(fits.sum()))]
   pairs = [(firsts[i], lasts[j]) for i, j in zip(*np.unravel_index(order, sums.shape))]
   return [(float(start[i]), float(end[j]), int(offsets[i, 0]), int(offsets[j, 1])) for i, j in pairs]
 
 
-def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], context: str, num_best: int
-            ) -> Answer | None:
+def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], context: str) -> Answer | None:
   if not all(np.isfinite(span[0]) for span in spans) or not np.isfinite(odds).all():
     return None
   chosen: dict[str, tuple] = {}
   for span in sorted(spans, key=lambda span: -(span[0] + span[1])):
     chosen.setdefault(context[span[2]:span[3]], span)
-  best = list(chosen.items())[:num_best]
+  best = list(chosen.items())[:NUM_BEST]
   sums = np.array([span[0] + span[1] for _, span in best])
   shares = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum() if best else []
   return Answer(tuple(Candidate(text, start, end, start_logit, end_logit, float(share))

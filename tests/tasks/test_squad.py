@@ -146,7 +146,7 @@ def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path):
         owns = window["_owned"] is None or window["_owned"][window["start"] - window["_begin"]]
         outputs["span_head"][row, window["start"], 0] = outputs["span_head"][row, window["end"], 1] = 5 + owns
     if any(w["_owned"] is None or w["_owned"][w["start"] - w["_begin"]] for w in held):
-      (found,) = squad.decode(outputs, windows, [example], max_answer=96, num_best=3)
+      (found,) = squad.decode(outputs, windows, [example], max_answer=96)
       assert found.candidates[0].text == answer == context[found.candidates[0].start:found.candidates[0].end]
 
 
@@ -163,11 +163,11 @@ def outputs_for(features, spans, odds):
 
 def test_candidates_and_the_files_of_a_run(tmp_path):
   text = squad_json(("a bc d\u0301e  f", "q ?", "bc", 2), ("x y", "q ?", None, 0))
-  task = task_of(tmp_path, text, split="dev", max_answer_length=2, num_best=5)
+  task = task_of(tmp_path, text, split="dev")
   examples = task.read("dev")
   features = [f | {"_example": i} for i, e in enumerate(examples) for f in task.featurize(e, Characters(), 32)]
   outputs = outputs_for(features, [[(1, 1, 3.0), (3, 3, 2.5)], [(0, 1, 1.0)]], [-1.0, 2.0])
-  answers = task.decode(outputs, features, examples)
+  answers = squad.decode(outputs, features, examples, max_answer=2)
   assert [c.text for c in answers[0].candidates[:3]] == ["bc", "f", "bc d\u0301e"]  # the longer one is too long
   best = answers[0].candidates[0]
   assert (best.start, best.end, best.start_logit, best.end_logit) == (2, 4, 3.0, 3.0)
