@@ -16,7 +16,7 @@ def get_config(argument: str | None = None):
   c.data.sequence_length = 512
   c.data.short_sequence_share = 0.0  # section 3.1: "we do not randomly inject short sequences"
   c.data.tokenizer.update(kind="wordpiece", vocab_size=30522)
-  c.data.masking.policy = "bert"
+  c.data.masking.update(common.BERT_MASKING)
   c.data.masking.num_static_masks = 10  # section 4.1: "training data was duplicated 10 times"
   c.optimizer.update(name="adamw", learning_rate=1e-4, warmup_steps=10_000, beta1=0.9, beta2=0.999, epsilon=1e-6,
                      weight_decay_rate=0.01, bias_correction=False)  # section 2.4; the released code's Adam

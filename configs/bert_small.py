@@ -1,11 +1,11 @@
 """BERT-Small as the ELECTRA paper trains it (Table 4, 1.45M steps): MLM, dynamic 80/10/10 masks, LAMB, no NSP."""
 
-from configs import small, variants
+from configs import common, small, variants
 
 
 def get_config(argument: str | None = None):
   c = small.get_config()
   c.objective.name = "mlm"
-  c.data.masking.policy = "bert"  # section 3.5: "masked tokens are replaced with a random token 10% of the time"
+  c.data.masking.update(common.BERT_MASKING)  # section 3.5: "replaced with a random token 10% of the time"
   c.train.num_steps = 1_450_000
   return variants.apply(c, argument)

@@ -17,12 +17,12 @@ SIZES = {
   "large": dict(hidden_size=1024, embedding_size=1024, num_hidden_layers=24, num_attention_heads=16,
                 intermediate_size=4096),
 }
+BERT_MASKING = {"mask_share": 0.8, "random_share": 0.1}  # of the chosen tokens; the rest stay (RoBERTa section 2.3)
 
 
 def defaults() -> ConfigDict:
   """Every key. Units: steps are optimizer updates, sizes are counts, rates and shares are in [0, 1]."""
   c = ConfigDict()
-  c.mode = "pretrain"  # what `main` does: pretrain | finetune
   c.seed = 0  # the only source of randomness: data order, masks, initialisation, dropout, sampling
 
   # ---- model: the encoder that is kept (ELECTRA's discriminator, BERT, RoBERTa). Names are Hugging Face's.
@@ -48,7 +48,6 @@ def defaults() -> ConfigDict:
   c.generator.intermediate_size = placeholder(int)
   c.generator.num_attention_heads = placeholder(int)
   c.generator.num_hidden_layers = placeholder(int)
-  c.generator.initializer_range = placeholder(float)  # derived: the model's
 
   # ---- objective
   c.objective = ConfigDict()
@@ -93,14 +92,12 @@ def defaults() -> ConfigDict:
 
   c.data.masking = ConfigDict()
   c.data.masking.rate = 0.15  # k = ceil(rate * n) of an example's n tokens (ELECTRA section 2, footnote 2)
-  c.data.masking.policy = "mask_only"  # mask_only (ELECTRA) | bert (80/10/10) | released_electra (85/15 kept)
-  c.data.masking.mask_share = placeholder(float)  # chosen positions that become [MASK]; from the policy
-  c.data.masking.random_share = placeholder(float)  # chosen positions that become a random token; the rest stay
+  c.data.masking.mask_share = 1.0  # chosen positions that become [MASK] (ELECTRA section 2); BERT: 0.8
+  c.data.masking.random_share = 0.0  # chosen positions that become a random token, the rest stay; BERT: 0.1
   c.data.masking.unit = "token"  # token | word (whole words) | span (of words; geometric lengths as in SpanBERT)
   c.data.masking.rarity_exponent = 0.0  # in training, odds of a token are count ** -exponent (ELECTRA Appendix F)
   c.data.masking.never_mask = ()  # entries of the vocabulary that are neither masked nor drawn, besides special ones
   c.data.masking.num_static_masks = 0  # 0 = a new mask each epoch; 10 = BERT's ten fixed ones (RoBERTa 4.1)
-  c.data.masking.max_predictions = placeholder(int)  # slots per example: ceil(rate * sequence_length)
 
   # ---- optimizer
   c.optimizer = ConfigDict()
@@ -149,9 +146,10 @@ def defaults() -> ConfigDict:
   # another run's workdir, whose sizes must be this run's.
   c.checkpoint.init_from = ""
 
-  # ---- task: fine-tuning (mode=finetune); unused in pre-training
+  # ---- task: fine-tuning; unused in pre-training
   c.task = ConfigDict()
-  c.task.name = ""  # a row of electra_jax/tasks/__init__.py: cola, ..., squad_v2.0, race, own_classification, ...
+  # "" = pre-training; a row of electra_jax/tasks/__init__.py: cola, ..., squad_v2.0, race, own_classification, ...
+  c.task.name = ""
   c.task.init_from = ""  # a run's workdir, a fine-tuned one (RoBERTa: RTE, STS-B, MRPC from MNLI), published weights
   c.task.from_scratch = False  # only sizes and vocabulary of init_from: the baseline of what pre-training is worth
   c.task.fresh_layers = 0  # top layers that start with new weights (Zhang et al. 2021): after short pre-trainings
@@ -168,7 +166,6 @@ def defaults() -> ConfigDict:
   c.task.max_train_examples = 0  # train on so many, chosen at random and always the same; 0 = all
   c.task.window_stride = 128  # SQuAD: tokens between the starts of a long context's windows (BERT's code)
   c.task.max_question_length = 64  # tokens: SQuAD's question (BERT's code), RACE's question and answer (RoBERTa: 128)
-  c.task.noun_phrases = "spacy"  # wnli_ranking, wsc: who finds the candidates: spacy (pip install spacy) | rules
   c.task.swap_pairs = False  # train on pairs in both orders: MRPC and STS-B are symmetric
   c.task.num_epochs = 3.0  # passes over the training examples
   c.task.warmup_share = 0.1  # of all updates (ELECTRA Table 5); RoBERTa Table 10: 0.06

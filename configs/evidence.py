@@ -37,7 +37,7 @@ ROWS = {
       "eval.every_steps": 2_000, "eval.max_examples": 4096, "checkpoint.every_steps": 4_000}),
   "bert_small": ("BERT-Small next to electra_small: the same data, batch, optimizer and FLOPs; MLM with 80/10/10 masks "
                  "(ELECTRA section 3.5), no NSP.", "electra_small",
-                 {"objective.name": "mlm", "data.masking.policy": "bert"}),
+                 {"objective.name": "mlm", "data.masking.mask_share": 0.8, "data.masking.random_share": 0.1}),
 
   "all_tokens_mlm": ('ELECTRA Table 3, row "All-Tokens MLM": the encoder predicts every token of the corrupted text, '
                      "or copies it.", "electra_small", {"objective.name": "all_tokens_mlm"}),

@@ -17,7 +17,7 @@ def get_config(argument: str | None = None):
   c.data.format = "FULL-SENTENCES"  # section 4.2
   c.data.sequence_length = 512
   c.data.tokenizer.update(kind="byte_bpe", vocab_size=50265, lowercase=False)  # section 4.4
-  c.data.masking.policy = "bert"
+  c.data.masking.update(common.BERT_MASKING)
   c.optimizer.update(name="adamw", learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, clip_norm=0.0)
   c.train.batch_size = 8192
   c.train.num_steps = 500_000

@@ -44,7 +44,7 @@ def released(config: ConfigDict) -> ConfigDict:
   """
   config.optimizer.update(name="adamw", bias_correction=False)
   config.objective.weight_tying = "embeddings"
-  config.data.masking.policy = "released_electra"
+  config.data.masking.mask_share = 0.85  # the rest of the chosen tokens stay
   config.model.hidden_act = "gelu_new"
   if config.model.hidden_size == common.SIZES["small"]["hidden_size"]:
     config.generator.width_fraction = 1.0

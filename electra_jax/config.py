@@ -9,7 +9,6 @@ from importlib import metadata
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from electra_jax import config_rules, files
-from electra_jax.config_rules import MASKING_POLICIES
 from electra_jax.errors import UserError, listed, named
 
 # Keys that may change when a run resumes in the same workdir; everything else makes it another run.
@@ -20,7 +19,7 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispat
              "data.reader", "data.num_workers", "data.path", "data.shards_path",
              "data.on_bad_record")
 
-FORMAT = 2  # of config.json and all that a workdir holds; one version of the code reads one format
+FORMAT = 3  # of config.json and all that a workdir holds; one version of the code reads one format
 # SQuAD as BERT's code has it: candidates of a question, and starts and ends of a window that are paired; tokens of the
 # longest answer.
 NUM_BEST, MAX_ANSWER_LENGTH = 20, 30
@@ -34,15 +33,6 @@ def num_predictions(rate: float, num_tokens: int) -> int:
   (20, 3, 1)
   """
   return math.ceil(rate * num_tokens - 1e-9)
-
-
-def num_slots(masking: ConfigDict, length: int) -> int:
-  """Predictions of a row that is shorter than `data.sequence_length`: fewer tokens have fewer.
-
-  Args:
-    masking: the resolved config.data.masking branch.
-  """
-  return min(masking.max_predictions, num_predictions(masking.rate, length))
 
 
 def whole_dispatches(steps: int, updates: int) -> int:
@@ -99,16 +89,11 @@ def _derive(c: ConfigDict) -> None:
   default(c.generator, "intermediate_size", round(c.model.intermediate_size * width))
   default(c.generator, "num_attention_heads", max(1, round(c.model.num_attention_heads * width)))
   default(c.generator, "num_hidden_layers", max(1, round(c.model.num_hidden_layers * depth)))
-  default(c.generator, "initializer_range", c.model.initializer_range)
   rate = c.data.masking.rate if c.objective.name == "all_tokens_mlm" else 1.0
   default(c.objective, "encoder_mlm_weight", 1 / rate if rate > 0 else 1.0)  # a rate of 0 is refused below
   half = c.train.num_steps // 2
   half -= half % max(1, c.train.steps_per_dispatch)
   default(c.objective, "generator_steps", half if c.objective.name == "two_stage" else 0)
-  mask_share, random_share = MASKING_POLICIES[c.data.masking.policy]
-  default(c.data.masking, "mask_share", mask_share)
-  default(c.data.masking, "random_share", random_share)
-  default(c.data.masking, "max_predictions", num_predictions(c.data.masking.rate, c.data.sequence_length))
   default(c.data, "num_workers", os.cpu_count() or 1)
   for key, value in fit_to_encoder(c.model.hidden_size, c.model.num_hidden_layers).items():
     branch, name = key.split(".")
@@ -153,7 +138,7 @@ def check_resumable(old: ConfigDict, new: ConfigDict, workdir: str) -> dict[str,
     UserError: a key differs that makes it another run (model, data, objective, optimizer, batch).
   """
   changes = diff(old, new)
-  resumable = RESUMABLE if new.mode == "finetune" else (*RESUMABLE, "task.")  # pre-training reads nothing of it
+  resumable = RESUMABLE if old.task.name or new.task.name else (*RESUMABLE, "task.")  # pre-training reads nothing of it
   if "train.num_steps" in changes:
     resumable += ("optimizer.warmup_steps",)  # derived from it; the schedule changes with the number of steps anyway
   forbidden = {key: values for key, values in changes.items() if not key.startswith(resumable)}

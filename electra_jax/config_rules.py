@@ -10,17 +10,9 @@ from ml_collections import ConfigDict
 
 from electra_jax.objectives.table import ROWS
 
-# policy -> (share that becomes [MASK], share that becomes a random token); the rest of the chosen positions stay.
-MASKING_POLICIES = {
-  "mask_only": (1.0, 0.0),  # ELECTRA section 2: REPLACE(x, m, [MASK])
-  "bert": (0.8, 0.1),  # BERT's 80/10/10 (RoBERTa section 2.3)
-  "released_electra": (0.85, 0.0),  # the released ELECTRA code keeps 15 % of the chosen tokens
-}
-
 SHORT_EXAMPLES = ("DOC-SENTENCES", "SENTENCE-PAIR")  # formats with larger batches where they are short (RoBERTa 4.2)
 
 CHOICES = {
-  "mode": ("pretrain", "finetune"),
   "model.hidden_act": ("gelu", "gelu_new"),
   "model.position_init": ("normal", "sinusoidal"),
   "generator.kind": ("learned", "unigram", "uniform"),
@@ -31,7 +23,6 @@ CHOICES = {
   "data.on_bad_record": ("error", "skip"),
   "data.reader": ("auto", "tf", "threads"),
   "data.tokenizer.kind": ("sentencepiece", "sentencepiece_bpe", "wordpiece", "byte_bpe"),
-  "data.masking.policy": tuple(MASKING_POLICIES),
   "data.masking.unit": ("token", "word", "span"),
   "optimizer.name": ("lamb", "adamw"),
   "optimizer.schedule": ("linear", "cosine", "constant", "wsd", "inverse_sqrt"),
@@ -44,7 +35,6 @@ CHOICES = {
   "task.pooler": ("none", "tanh", "gelu"),
   "task.span_head": ("independent", "joint"),
   "task.select": ("last", "best"),
-  "task.noun_phrases": ("spacy", "rules"),
 }
 
 
@@ -67,7 +57,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
               "eval.batch_size", "checkpoint.every_steps", "checkpoint.keep_last", "optimizer.learning_rate",
-              "optimizer.epsilon", "model.initializer_range", "generator.initializer_range",
+              "optimizer.epsilon", "model.initializer_range", "data.masking.rate",
               "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
   positive += [f"{net}.{size}" for net in _networks(c) for size in
                ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
@@ -91,7 +81,7 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   yield from _joint_faults(c)
   yield from _dispatch_faults(c)
   yield from _objective_faults(c)
-  if c.mode == "finetune":
+  if c.task.name:
     yield from _task_faults(c)
   if c.eval.finetune_tasks and not c.task.data_dir:
     yield f"eval.finetune_tasks is {c.eval.finetune_tasks!r}, but task.data_dir, where their examples are, is empty"
@@ -129,8 +119,6 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   if masking.rarity_exponent and masking.unit != "token":
     yield (f"data.masking.rarity_exponent is {masking.rarity_exponent}, which is of tokens, but data.masking.unit is "
            f"{masking.unit!r}; set one of them to its default")
-  if not 0 < masking.max_predictions <= c.data.sequence_length:
-    yield f"data.masking.max_predictions is {masking.max_predictions}; it must be 1 to data.sequence_length"
   if c.optimizer.warmup_steps > max(1, c.train.num_steps):
     yield (f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}; a "
            f"tenth is usual: --config.optimizer.warmup_steps={c.train.num_steps // 10}")

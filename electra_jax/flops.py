@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from ml_collections import ConfigDict
 
+from electra_jax.config import num_predictions
 from electra_jax.objectives.table import ROWS
 
 # Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
@@ -80,7 +81,8 @@ def model_flops(config: ConfigDict) -> FlopCount:
     config: a resolved config.
   """
   def forward(network: NetworkSizes) -> dict[str, float]:
-    predictions = config.data.masking.max_predictions * ROWS[config.objective.name].predicted_share
+    predictions = num_predictions(config.data.masking.rate, network.length)
+    predictions *= ROWS[config.objective.name].predicted_share
     return _encoder(network) | _heads(network, predictions / network.length)
 
   return _count("matmuls only, 3 x forward, sparse lookups", config, config.model.vocab_size, forward, 3)

@@ -45,7 +45,7 @@ answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of 
 
 
 def main(argv: list[str]) -> None:
-  """Checks the config, starts the process group and runs what `config.mode` says."""
+  """Checks the config, starts the process group and pre-trains, or fine-tunes where there is a task."""
   del argv
   if FLAGS["config"].value is None:
     raise UserError("--config is missing", got="nothing", allowed="a recipe; see `python -m electra_jax.main --help`",
@@ -56,13 +56,12 @@ def main(argv: list[str]) -> None:
   from electra_jax import finetune, metrics, pretrain
   from electra_jax.training import workdir
 
-  modes = {"pretrain": pretrain.pretrain, "finetune": finetune.finetune}
   metrics.check_services(config.log)  # before minutes of preparation
   recipe = recipes.shorten(config_flags.get_config_filename(FLAGS["config"]))
   chosen = "" if FLAGS.workdir else " (--workdir names another)"
   print(f"Recipe {recipe}, workdir {folder}{chosen}.", flush=True)
   with workdir.lock(folder):
-    modes[config.mode](FLAGS.config, folder, recipe=recipe)
+    (finetune.finetune if config.task.name else pretrain.pretrain)(FLAGS.config, folder, recipe=recipe)
 
 
 def check_quickly(config: ConfigDict, workdir: str) -> None:
@@ -75,7 +74,7 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
   from electra_jax.exchange import hub
 
   start = config.checkpoint.init_from
-  if config.mode == "finetune":
+  if config.task.name:
     from electra_jax import tasks
     tasks.check(config.task)
     start = config.task.init_from
@@ -203,8 +202,7 @@ def _find_known(error: Exception) -> UserError | None:
   from electra_jax import distributed
   from electra_jax.training import memory
 
-  mode = FLAGS.config.mode if FLAGS["config"].value is not None else ""
-  return distributed.find_lost_process(error) or memory.find_exhausted(error, mode)
+  return distributed.find_lost_process(error) or memory.find_exhausted(error, FLAGS["config"].value)
 
 
 def leave(status: int) -> None:

@@ -138,7 +138,6 @@ CASES = {
     "data.sequence_length 65", "64 usable rows", "model.max_position_embeddings"]),
   "two faults at once": ("new", lambda place: dict(data__sequence_length=65, train__batch_size=0), [
     "2 faults", "data.sequence_length 65", "train.batch_size is 0"]),
-  "unknown mode": ("new", lambda place: dict(mode="pretrian"), ["mode is 'pretrian'", "did you mean pretrain?"]),
   "batch not divisible by the devices": ("new", lambda place: dict(train__batch_size=12), [
     "12 sequences over 8 devices", "use 16"]),
   "batch not divisible by the accumulation": ("new", lambda place: dict(train__accumulation_steps=3), [

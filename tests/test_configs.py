@@ -49,7 +49,8 @@ def recipe(name, argument=None):
 def abstract_params(given):
   """(config, objective, shapes of its parameters); what decides the shapes is traced once."""
   config = config_lib.resolve(given)
-  deciding = {"length": config.data.sequence_length, "slots": config.data.masking.max_predictions,
+  slots = config_lib.num_predictions(config.data.masking.rate, config.data.sequence_length)
+  deciding = {"length": config.data.sequence_length, "slots": slots,
               "num_tokens": config.data.tokenizer.vocab_size, "dtype": config.train.compute_dtype,
               "num_steps": config.train.num_steps}
   branches = {name: config[name].to_dict() for name in ("model", "generator", "objective")}
@@ -136,7 +137,8 @@ def test_the_original_bert():
   assert (c.optimizer.weight_decay_rate, c.optimizer.schedule) == (0.01, "linear")
   assert (c.train.batch_size, c.train.num_steps, c.data.sequence_length) == (256, 1_000_000, 512)
   assert (c.data.format, c.objective.name, c.data.masking.num_static_masks) == ("SEGMENT-PAIR", "mlm_nsp", 10)
-  assert (c.data.masking.policy, c.data.tokenizer.kind, c.data.tokenizer.vocab_size) == ("bert", "wordpiece", 30522)
+  assert (c.data.masking.mask_share, c.data.masking.random_share) == (0.8, 0.1)
+  assert (c.data.tokenizer.kind, c.data.tokenizer.vocab_size) == ("wordpiece", 30522)
 
 
 @pytest.mark.parametrize("name, argument", [("tiny", None), ("bert_small", "tiny"), ("roberta_base", "tiny")])
@@ -172,7 +174,7 @@ def test_electra_table_4(size):
     assert (c.train.batch_size, c.train.num_steps, c.data.sequence_length) == (batch, steps, length)
     assert c.data.masking.num_static_masks == 0
   c = config_lib.resolve(recipe(size))
-  assert (c.objective.name, c.objective.rtd_weight, c.data.masking.policy) == ("rtd", 50, "mask_only")
+  assert (c.objective.name, c.objective.rtd_weight, c.data.masking.mask_share) == ("rtd", 50, 1)
   assert c.generator.hidden_size == round(hidden * generator)
   assert c.generator.hidden_size // c.generator.num_attention_heads == 64  # Table 4: the head size stays
 
@@ -215,7 +217,8 @@ def test_roberta_table_9(name, rate, warmup):
   assert (c.optimizer.beta1, c.optimizer.beta2, c.optimizer.epsilon) == (0.9, 0.98, 1e-6)
   assert (c.optimizer.weight_decay_rate, c.optimizer.clip_norm) == (0.01, 0.0)
   assert (c.train.batch_size, c.train.num_steps) == (8192, 500_000)
-  assert (c.data.format, c.data.tokenizer.kind, c.data.masking.policy) == ("FULL-SENTENCES", "byte_bpe", "bert")
+  assert (c.data.format, c.data.tokenizer.kind) == ("FULL-SENTENCES", "byte_bpe")
+  assert (c.data.masking.mask_share, c.data.masking.random_share) == (0.8, 0.1)
   assert c.model.max_position_embeddings - c.model.position_offset == 512
 
 

@@ -23,7 +23,7 @@ class Recorder:
 
 def test_an_evaluation_is_one_line_and_a_sign_another():
   said = Recorder()
-  config = ConfigDict({"mode": "pretrain", "objective": {"name": "rtd"}, "train": {"num_steps": 1000}})
+  config = ConfigDict({"task": {"name": ""}, "objective": {"name": "rtd"}, "train": {"num_steps": 1000}})
   values = {"mlm/loss": 4.3, "rtd/auc": 0.5, "eval/unigram_entropy": 5.9}
   evaluation.log(values, 100, config, said, said)
   assert said.rows() == [{"step": 100, "split": "eval", **values}]
@@ -33,6 +33,6 @@ def test_an_evaluation_is_one_line_and_a_sign_another():
 
 def test_a_masked_lm_has_no_discriminator_to_tell_about():
   said = Recorder()
-  config = ConfigDict({"mode": "pretrain", "objective": {"name": "mlm"}, "train": {"num_steps": 1000}})
+  config = ConfigDict({"task": {"name": ""}, "objective": {"name": "mlm"}, "train": {"num_steps": 1000}})
   evaluation.log({"mlm/loss": 3.0, "eval/unigram_entropy": 5.9}, 100, config, said, said)
   assert len(said.messages) == 1

@@ -415,14 +415,14 @@ def test_pretraining_can_fine_tune_a_checkpoint_on_the_way(source, monkeypatch):
 
   def finetune_one(c, folder, start):
     resolved = config_lib.resolve(finetune.complete(c, start, 100))
-    asked.append((resolved.mode, resolved.task.name, resolved.task.max_length, folder))
+    asked.append((resolved.task.name, resolved.task.max_length, folder))
     asked_of.append((c.optimizer.learning_rate, c.task.layer_decay, c.task.num_epochs, c.task.num_seeds,
                      c.task.warmup_share, c.train.batch_size, c.optimizer.name, c.seed))
     return {"accuracy": {"median": 0.5}}
 
   monkeypatch.setattr(finetune, "finetune", finetune_one)
   assert finetune.finetune_run(given, "runs/x", 20, start) == {"cola/accuracy": 0.5, "rte/accuracy": 0.5}
-  assert asked == [("finetune", name, 32, f"runs/x/finetune/20/{name}") for name in ("cola", "rte")]
+  assert asked == [(name, 32, f"runs/x/finetune/20/{name}") for name in ("cola", "rte")]
   assert asked_of == [(1e-4, 0.8, 3, 10, 0.1, 32, "adamw", 0), (1e-4, 0.8, 10, 10, 0.1, 32, "adamw", 0)]  # Table 5
   given = large.get_config()  # its Large column, and what the recipe of the pre-training asks for
   given.task.update(data_dir="glue", max_length=32, num_seeds=3)

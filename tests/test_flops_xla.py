@@ -34,7 +34,8 @@ def program(recipe, changes):
                                         dtype=config.train.compute_dtype, remat=config.train.remat)
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
   tx, _ = optim.make(config.optimizer, config.train.num_steps)
-  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
+  rows, length = config.train.batch_size, config.data.sequence_length
+  slots = config_lib.num_predictions(config.data.masking.rate, length)
   shapes = dict.fromkeys(("input_ids", "masked_input_ids", "token_type_ids"), ((rows, length), jnp.int32))
   shapes |= dict.fromkeys(("masked_positions", "masked_ids"), ((rows, slots), jnp.int32))
   shapes |= {"attention_mask": ((rows, length), bool), "masked_weights": ((rows, slots), jnp.float32)}
@@ -79,7 +80,8 @@ def counted(run):
 
 def products_in_place_of_gathers(config):
   """Masked positions are picked by one-hot products; the one-hot side needs no gradient."""
-  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
+  rows, length = config.train.batch_size, config.data.sequence_length
+  slots = config_lib.num_predictions(config.data.masking.rate, length)
   generator = config.objective.name == "rtd"
   selected_width = config.generator.hidden_size if generator else config.model.hidden_size
   return 2 * (2 * rows * slots * length * selected_width)  # forward, and the gradient of the other side

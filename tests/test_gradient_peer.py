@@ -12,7 +12,7 @@ from tests import small_runs
 from tests.workdirs import save_random_params
 
 NARROW = {"model__embedding_size": 16}  # a projection: all networks are transformers' ELECTRA
-BERT = {"data__masking__policy": "bert"}
+BERT = {"data__masking__mask_share": 0.8, "data__masking__random_share": 0.1}
 RUNS = {
   "rtd": NARROW | {"objective__weight_tying": "embeddings"},
   "rtd, token table shared": {"objective__weight_tying": "token_embeddings"},

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import main as main_lib  # noqa: F401 - defines the flags
@@ -286,20 +287,21 @@ def test_another_number_of_steps_on_resume(name, changes, refused):
 # ---- memory ----
 
 
-@pytest.mark.parametrize(("error", "mode", "fix"), [
-  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17592186044416 bytes."), "pretrain",
+@pytest.mark.parametrize(("error", "task", "fix"), [
+  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17592186044416 bytes."), "",
    "accumulation_steps"),
-  (RuntimeError("XLA:TPU compile permanent error. RESOURCE_EXHAUSTED: Ran out of memory"), "pretrain", "train.remat"),
-  (RuntimeError("RESOURCE_EXHAUSTED: " + "allocation\n" * 10_000), "pretrain", "mesh.fsdp"),
-  (MemoryError("Unable to allocate 3.05 TiB for an array"), "pretrain", "accumulation_steps"),
-  (MemoryError(), "pretrain", "accumulation_steps"),
-  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "finetune", "seeds_at_once"),
-  (MemoryError(), "finetune", "seeds_at_once"),
-  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "", "smaller batches"),
-  (RuntimeError("INTERNAL: something else"), "pretrain", None),
-  (ValueError("memory"), "finetune", None)])
-def test_memory_that_is_too_small(error, mode, fix):
-  known = memory.find_exhausted(error, mode)
+  (RuntimeError("XLA:TPU compile permanent error. RESOURCE_EXHAUSTED: Ran out of memory"), "", "train.remat"),
+  (RuntimeError("RESOURCE_EXHAUSTED: " + "allocation\n" * 10_000), "", "mesh.fsdp"),
+  (MemoryError("Unable to allocate 3.05 TiB for an array"), "", "accumulation_steps"),
+  (MemoryError(), "", "accumulation_steps"),
+  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), "cola", "seeds_at_once"),
+  (MemoryError(), "cola", "seeds_at_once"),
+  (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), None, "smaller batches"),
+  (RuntimeError("INTERNAL: something else"), "", None),
+  (ValueError("memory"), "cola", None)])
+def test_memory_that_is_too_small(error, task, fix):
+  config = None if task is None else ConfigDict({"task": {"name": task}})
+  known = memory.find_exhausted(error, config)
   if fix is None:
     assert known is None
     return

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 
 
 def config(name="rtd", **objective):
-  return ConfigDict({"mode": "pretrain", "objective": {"name": name, "generator_steps": 0, **objective},
+  return ConfigDict({"task": {"name": ""}, "objective": {"name": name, "generator_steps": 0, **objective},
                      "train": {"num_steps": 1000, "batch_size": 8}})
 
 

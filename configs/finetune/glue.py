@@ -60,7 +60,6 @@ def get_config(argument: str | None = None):
     raise unknown("The paper is unknown", paper, filter(None, PAPERS),
                   f"write --config=configs/finetune/glue.py:{task},CLOSEST")
   c = common.defaults()
-  c.mode = "finetune"
   c.task.name = task
   # Fetched by TFDS; or a folder with GLUE's own files, or SuperGLUE's WSC (RoBERTa's WNLI, section 5.1)
   c.task.data_dir = "tfds:super_glue" if task == "wsc" else "tfds:glue"

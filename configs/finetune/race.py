@@ -23,7 +23,6 @@ def get_config(argument: str | None = None):
     raise unknown("The paper is unknown", argument, filter(None, PAPERS),
                   "write --config=configs/finetune/race.py:CLOSEST, or leave the colon out")
   c = common.defaults()
-  c.mode = "finetune"
   c.task.name = "race"
   c.checkpoint.keep_last = 1
   PAPERS[argument or ""](c, "race")

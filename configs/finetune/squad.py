@@ -45,7 +45,6 @@ def get_config(argument: str | None = None):
     raise unknown("The paper is unknown", paper, filter(None, PAPERS),
                   f"write --config=configs/finetune/squad.py:{version},CLOSEST")
   c = common.defaults()
-  c.mode = "finetune"
   c.task.name = f"squad_{version}"
   c.task.seeds_at_once = 1  # a task of this size fills an accelerator with one run
   c.checkpoint.keep_last = 1

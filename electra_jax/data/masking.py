@@ -31,23 +31,24 @@ BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a toke
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
                example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int,
-               masking: ConfigDict,
+               masking: ConfigDict, num_slots: int | None = None,
                special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
                continues_word: np.ndarray | None = None,
                token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
   """Chooses k = ceil(rate * n) of each row's n tokens (specials count in n) without replacement, and masks them.
 
-  Only ordinary tokens are chosen: never a special id, never padding. k is capped at `max_predictions` and at the
-  number of ordinary tokens. Of the chosen positions `mask_share` become [MASK], `random_share` a token drawn uniformly
-  from the ordinary ids (by chance possibly the original, as in BERT), the rest stay. A vocabulary without ordinary
-  ids has nothing to choose, so nothing is masked.
+  Only ordinary tokens are chosen: never a special id, never padding. k is capped at the number of ordinary tokens and
+  at `num_slots`. Of the chosen positions `mask_share` become [MASK], `random_share` a token drawn uniformly from the
+  ordinary ids (by chance possibly the original, as in BERT), the rest stay. A vocabulary without ordinary ids has
+  nothing to choose, so nothing is masked.
 
   With `masking.unit` "word" or "span", whole words or spans of words are chosen in random order until k tokens are; k
   is exact, so the last of them may be cut. The tokens of a span share their fate ([MASK], random, kept); those of a
   word, as in BERT, do not. Words and spans end at special tokens.
 
   Args:
-    masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, max_predictions.
+    masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks.
+    num_slots: predictions of a row; None = the k of a full one.
     special_ids: ids that are never masked and never drawn: `protected_ids`.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
     continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
@@ -58,10 +59,9 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     [batch, predictions], the originals; masked_weights float32 [batch, predictions], 1 or 0. Unused slots are 0.
 
   >>> from ml_collections import ConfigDict
-  >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0,
-  ...                           max_predictions=4))
+  >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0))
   >>> ids = np.array([[1, 7, 8, 2, 0, 0]], np.int32)  # [CLS] 7 8 [SEP] [PAD] [PAD]
-  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking,
+  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking, num_slots=4,
   ...                  special_ids=(0, 1, 2, 3, 4), mask_id=3, vocab_size=10)
   >>> out["masked_input_ids"].tolist(), out["masked_positions"].tolist(), out["masked_ids"].tolist()
   ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0]], [[7, 8, 0, 0]])
@@ -72,18 +72,20 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   if masking.num_static_masks:
     epochs = epochs % masking.num_static_masks
   is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
-  targets = _target_counts(masking.rate, length)[num_tokens]
+  targets = _target_counts(masking.rate, length)
+  num_slots = targets[-1] if num_slots is None else num_slots
+  targets = targets[num_tokens]
   keys = counter_hash.fold(seed, epochs, example_ids)
   rows = max(1, BLOCK_TOKENS // length)
   blocks = [slice(start, start + rows) for start in range(0, max(1, batch), rows)]
-  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, is_ordinary,
-                    continues_word, token_odds) for block in blocks]
+  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, num_slots,
+                    is_ordinary, continues_word, token_odds) for block in blocks]
   positions, weights, fates = (np.concatenate(parts) for parts in zip(*chosen))
   return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
 
 
-def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, is_ordinary, continues_word, token_odds
-            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots, is_ordinary, continues_word,
+            token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of what is put there.
 
   Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
@@ -101,7 +103,7 @@ def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, is_ordina
     if masking.unit == "span":
       starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
   odds = None if token_odds is None else token_odds[input_ids]
-  positions, weights = choose_positions(position_keys, candidates, targets, masking.max_predictions, starts, odds)
+  positions, weights = choose_positions(position_keys, candidates, targets, num_slots, starts, odds)
   if starts is None or masking.unit != "span":
     return positions, weights, positions
   return positions, weights, np.take_along_axis(starts, positions, axis=1)
@@ -233,7 +235,7 @@ def _replace(input_ids, positions, weights, fates, keys, masking: ConfigDict, or
   Differs from BERT's code, whose random tokens may be special ones.
 
   Differs from the released ELECTRA code, where 85 % of the chosen positions become [MASK] and the rest stay; the
-  preprint replaces all of them, which is the policy "mask_only" (`configs/small.py:released` has the code's).
+  preprint replaces all of them, as `mask_share` of 1 does (`configs/small.py:released` has the code's).
   """
   used = weights > 0  # [batch, predictions]
   originals = np.where(used, np.take_along_axis(input_ids, positions, axis=1), 0).astype(np.int32)

@@ -34,7 +34,8 @@ BATCH_DTYPES = {
 
 def batch_shapes(config_data: ConfigDict, batch_size: int) -> dict[str, tuple[tuple[int, ...], type]]:
   """Name -> (shape, dtype) of the arrays of a global batch of full rows."""
-  length, slots = config_data.sequence_length, config_data.masking.max_predictions
+  length = config_data.sequence_length
+  slots = config.num_predictions(config_data.masking.rate, length)
   shapes: dict[str, tuple[tuple[int, ...], type]] = {
     name: ((batch_size, slots if name.startswith("masked_") and name != "masked_input_ids" else length), dtype)
     for name, dtype in BATCH_DTYPES.items()}
@@ -136,13 +137,9 @@ def _make_batch(examples, example_ids, epochs, *, masking: ConfigDict, tokenizer
   token_type_ids = (attention_mask & (positions >= second_segment_start[:, None])).astype(np.int32)
   masked = masking_lib.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=masking,
                                   special_ids=masking_lib.protected_ids(tokenizer, masking.never_mask),
-                                  mask_id=tokenizer.mask_id,
-                                  vocab_size=tokenizer.vocab_size,
+                                  mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size,
                                   continues_word=None if masking.unit == "token" else tokenizer.continues_word,
                                   token_odds=token_odds)
-  if length < examples.sequence_length:  # fewer tokens have fewer predictions
-    slots = config.num_slots(masking, length)
-    masked |= {name: masked[name][:, :slots] for name in ("masked_positions", "masked_ids", "masked_weights")}
   batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
   if examples.has_nsp_labels:
     batch["nsp_label"] = examples.nsp_labels(example_ids)

@@ -69,7 +69,7 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
   (architecture,) = hf_config["architectures"]
   task, use = next(row for ending, row in CLASSES.items() if architecture.endswith(ending))
   data, train, masking = config.data, config.train, config.data.masking
-  is_fine_tuned = config.mode == "finetune"
+  is_fine_tuned = bool(config.task.name)
   tokens = step * train.batch_size * data.sequence_length
   updates = f"{train.num_steps:,}" if is_fine_tuned else f"{step:,} of {train.num_steps:,}"
   run = {"Optimizer updates": updates,
@@ -80,7 +80,8 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
     run["Started from"] = config.task.init_from
   else:
     run |= {"Objective": f"`{config.objective.name}`", "Token positions": f"{tokens:,}",
-            "Masking": f"{masking.rate:.0%} of the tokens, policy `{masking.policy}`, unit `{masking.unit}`",
+            "Masking": f"{masking.rate:.0%} of the tokens, {masking.mask_share:.0%} of them [MASK], "
+                       f"{masking.random_share:.0%} random, unit `{masking.unit}`",
             "Started from": imported_from or config.checkpoint.init_from or "scratch"}
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
@@ -114,7 +115,7 @@ def _model_index(name: str, task: str, config: ConfigDict, evaluation: dict | No
   rows = [(metric, f"{metric} on the dev set, median over the seeds", value) for metric, value in scores.items()]
   rows += [(*METRICS[key], value) for key, value in (evaluation or {}).items() if key in METRICS]
   rows = [(kind, words, value) for kind, words, value in rows if math.isfinite(value)]
-  data = config.task.name if config.mode == "finetune" else "held-out text"
+  data = config.task.name or "held-out text"
   return [] if not rows else [
     "model-index:", f"- name: {json.dumps(name)}", "  results:", "  - task:", f"      type: {task}", "    dataset:",
     f"      name: {json.dumps(data)}", f"      type: {json.dumps(data.replace(' ', '-'))}", "    metrics:",

@@ -52,7 +52,7 @@ def load(path: str) -> PretrainedEncoder:
   network = jax.device_get(params[name])
   encoder = _without_heads(network)
   pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
-  return PretrainedEncoder(config.model.to_dict(), tokenizer, encoder, pooler, config.mode == "finetune")
+  return PretrainedEncoder(config.model.to_dict(), tokenizer, encoder, pooler, bool(config.task.name))
 
 
 def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> PretrainedEncoder:

@@ -14,7 +14,7 @@ from electra_jax.models.transformer import TransformerConfig
 
 def make_generator_config(encoder: TransformerConfig, config_generator: ConfigDict) -> TransformerConfig:
   """The generator: narrower layers, the kept encoder's embedding width (it is projected, footnote 3)."""
-  own = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "initializer_range")
+  own = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
   return dataclasses.replace(encoder, **{name: config_generator[name] for name in own})
 
 

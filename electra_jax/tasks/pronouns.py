@@ -29,7 +29,7 @@ class Referent(NamedTuple):
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
-  """WNLI as margin ranking; `config_task.noun_phrases` says who finds the other candidates.
+  """WNLI as margin ranking; spaCy finds the other candidates.
 
   Only positive training examples are used, each with every other noun phrase of its sentence: pairs of hypotheses of
   which the first is right. Elsewhere a hypothesis is true if it scores higher than those of all other noun phrases.
@@ -38,9 +38,9 @@ def make(name: str, config_task: ConfigDict) -> Task:
   probability of the phrase, which ELECTRA's discriminator has not; the loss is the margin alone; and the pronoun is
   found by comparing WNLI's two sentences, where RoBERTa took its place from SuperGLUE's files.
 
-  Reading and featurising raise a UserError where spaCy is asked for and not installed.
+  Reading and featurising raise a UserError where spaCy is not installed.
   """
-  finder = functools.cache(noun_phrases.FINDERS[config_task.noun_phrases])  # a parser takes seconds to load
+  finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts

@@ -28,13 +28,13 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   A phrase's score is the mean of the log-probabilities of its tokens, all of which are masked, in the pronoun's place.
   Only positive training examples are used, each with every other noun phrase of its sentence. Elsewhere a phrase is
-  what the pronoun means if no other noun phrase scores as high. `config_task.noun_phrases` says who finds these.
+  what the pronoun means if no other noun phrase scores as high. spaCy finds these.
 
   Differs from fairseq, where a phrase without others is always right: here it is not, as most phrases are not.
 
-  Reading and featurising raise a UserError where spaCy is asked for and not installed.
+  Reading and featurising raise a UserError where spaCy is not installed.
   """
-  finder = functools.cache(noun_phrases.FINDERS[config_task.noun_phrases])  # a parser takes seconds to load
+  finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
 
   def read(split: str) -> list[Example]:
     examples = read_wsc(split, config_task.data_dir)

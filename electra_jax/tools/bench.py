@@ -59,7 +59,8 @@ others use, too. `python -m benchmarks.data_peer` adds Hugging Face's way."""
 def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
   """Full rows of random ordinary ids with the recipe's shapes and number of masked positions."""
   rng = np.random.default_rng(0)
-  rows, length, slots = config.train.batch_size, config.data.sequence_length, config.data.masking.max_predictions
+  rows, length = config.train.batch_size, config.data.sequence_length
+  slots = config_lib.num_predictions(config.data.masking.rate, length)
   vocab_size = config.data.tokenizer.vocab_size
   ids = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, length), dtype=np.int32)
   positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :slots], axis=1).astype(np.int32)

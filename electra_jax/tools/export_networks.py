@@ -84,7 +84,7 @@ def check_heads(heads: set[str], pooling: str) -> None:
 
 def fine_tuning_of(source: ExportedRun) -> tuple[str, list[str], bool]:
   """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
-  if source.config.mode != "finetune":
+  if not source.config.task.name:
     return "tanh", [], False
   with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
     labels = json.load(file)

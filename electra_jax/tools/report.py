@@ -59,7 +59,7 @@ class Facts(NamedTuple):
   @property
   def is_fine_tuning(self) -> bool:
     """Whether several seeds were fine-tuned here, and nothing pre-trained."""
-    return self.config.mode == "finetune"
+    return bool(self.config.task.name)
 
 
 def read(workdir: str, num_samples: int = 0) -> Facts:

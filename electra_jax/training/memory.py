@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 from jaxtyping import PyTree
+from ml_collections import ConfigDict
 
 from electra_jax.errors import UserError
 
@@ -54,22 +55,25 @@ def at_start(train_step: jax.stages.Wrapped, state: PyTree, batch: PyTree) -> st
   return f"memory of each device: {of_step(state, batch, train_step.lower(state, batch).compile())}"
 
 
-def find_exhausted(error: BaseException, mode: str) -> UserError | None:
+def find_exhausted(error: BaseException, config: ConfigDict | None) -> UserError | None:
   """What the user can do about an error, if its cause is that the memory of a device or of the host is too small.
 
   Args:
     error: anything that was raised.
-    mode: `config.mode`, which decides what makes a step smaller.
+    config: of the run, which decides what makes a step smaller; None of other tools.
   """
   if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
     return None
-  smaller = {"pretrain": "--config.train.accumulation_steps=4 (the same batch, a quarter of its rows at once), then "
-                         "--config.train.remat=dots or full, then more devices on --config.mesh.fsdp",
-             "finetune": "--config.task.seeds_at_once=1, then a smaller --config.train.batch_size and "
-                         "--config.eval.batch_size"}
+  if config is None:
+    smaller = "smaller batches or shorter rows"
+  elif config.task.name:
+    smaller = "--config.task.seeds_at_once=1, then a smaller --config.train.batch_size and --config.eval.batch_size"
+  else:
+    smaller = ("--config.train.accumulation_steps=4 (the same batch, a quarter of its rows at once), then "
+               "--config.train.remat=dots or full, then more devices on --config.mesh.fsdp")
   return UserError("The memory is too small for this step", got=f"{type(error).__name__}: {error}".split("\n")[0],
                    allowed="steps that fit; a run prints what its step needs as `memory of each device`",
-                   fix=smaller.get(mode, "smaller batches or shorter rows"))
+                   fix=smaller)
 
 
 def bytes_per_device(tree: PyTree) -> int:

@@ -25,7 +25,7 @@ def find(config: ConfigDict, rows: list[dict]) -> list[str]:
   """
   rows = [{name: value for name, value in row.items() if value == value} for row in rows]  # without NaN
   evaluations = [row for row in rows if row["split"] == "eval"]
-  if not evaluations or config.mode != "pretrain":
+  if not evaluations or config.task.name:
     return []
   is_early = 4 * evaluations[-1]["step"] <= config.train.num_steps
   signs = ((section, sign(config, evaluations)) for section, sign in SIGNS if sign is _collapsed or not is_early)

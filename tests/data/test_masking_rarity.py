@@ -15,7 +15,7 @@ ROW = np.array([1, 5, 6, 7, 6, 2, 0, 0], np.int32)  # [CLS] once, four times, a 
 def mask(rows, exponent, *, rate=1 / 6, slots=2):
   number = np.arange(len(rows), dtype=np.int64)
   return masking.mask_batch(rows, np.full(len(rows), 6, np.int32), number, 0 * number, seed=0,
-                            masking=branch(rate=rate, max_predictions=slots), special_ids=SPECIAL, mask_id=MASK,
+                            masking=branch(rate=rate), num_slots=slots, special_ids=SPECIAL, mask_id=MASK,
                             vocab_size=9, token_odds=None if exponent is None else masking.token_odds(COUNTS, exponent))
 
 

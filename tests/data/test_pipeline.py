@@ -17,8 +17,7 @@ from tests.data.fakes import FakeTokenizer
 TOKENIZER = FakeTokenizer()
 LENGTH = 12
 CONFIG = ConfigDict(dict(format="FULL-SENTENCES", reader="threads", masking=dict(
-  rate=0.3, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1, num_static_masks=0, never_mask=(),
-  max_predictions=4)))
+  rate=0.3, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1, num_static_masks=0, never_mask=())))
 
 
 class FakeExamples:

@@ -87,7 +87,7 @@ def prepared(tmp_path_factory):
   config = make_config(make_corpus(folder, 200), format="DOC-SENTENCES", sequence_length=64)
   shards.prepare(config, TOKENIZER, str(folder / "s"), seed=0, progress=False)
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1,
-                                   num_static_masks=0, never_mask=(), max_predictions=10))
+                                   num_static_masks=0, never_mask=()))
   return config, shards.open_shards(str(folder / "s"), "train", config, TOKENIZER)
 
 
@@ -140,7 +140,7 @@ def test_labels_reach_the_batches(tmp_path, reader):
   config = make_config(make_corpus(tmp_path, 60), format="SEGMENT-PAIR", reader=reader)
   shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=1.0, random_share=0.0,
-                                   num_static_masks=10, never_mask=(), max_predictions=3))
+                                   num_static_masks=10, never_mask=()))
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=8, seed=0)
   for step, batch in enumerate(readers.read_batches(batch_at, 0, 5, reader, 2)):

@@ -188,7 +188,6 @@ def test_questions_are_typed_field_by_field():
 def fine_tuned_run(folder, task, head, label_names=(), **keys):
   """A workdir as fine-tuning leaves it, with random parameters."""
   given = bert_small.get_config("tiny")
-  given.mode = "finetune"
   given.data.tokenizer.update(kind="wordpiece", vocab_size=len(WORDS))
   given.task.update(name=task, init_from="somewhere", train_path="a.jsonl", data_dir="d", max_length=64, **keys)
   given.data.sequence_length = 64
@@ -270,7 +269,7 @@ def test_a_run_with_a_joint_head_says_how_likely_no_answer_is(tmp_path):
   batch = {"input_ids": np.array([ids], np.int32), "token_type_ids": np.array([[0] * 4 + [1] * 5], np.int32),
            "attention_mask": np.ones((1, 9), bool), "may_start": inside[None], "may_end": inside[None]}
   null, *spans = np.asarray(jax.jit(run.network.task_outputs)(run.params, batch)["joint_span_head"])[0]
-  spans = [span for span in spans if span[2] >= 0]  # the text has fewer than NUM_BEST
+  spans = spans[:5]  # so many are written
   assert [(c["start"], c["end"]) for c in one["candidates"]] == [
     (2 * int(first) - 8, 2 * int(last) - 7) for _, _, first, last in spans]
   np.testing.assert_allclose([c["score"] for c in one["candidates"]], [span[:2].sum() for span in spans], atol=1e-4)

@@ -12,7 +12,7 @@ from electra_jax import sharding
 from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, value_and_gradients
 
 EQUAL = FrozenConfigDict(dict(kind="learned", hidden_size=32, intermediate_size=64, num_attention_heads=2,
-                              num_hidden_layers=1, initializer_range=0.02))
+                              num_hidden_layers=1))
 UNIGRAM = FrozenConfigDict({**GENERATOR.to_dict(), "kind": "unigram"})
 COUNTS = np.r_[np.zeros(5, int), np.arange(1, 96)]  # five special ids, then ordinary ones
 LN2, LN100 = np.log(2), np.log(100)

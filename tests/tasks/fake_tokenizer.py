@@ -1,4 +1,11 @@
-"""A vocabulary of words that a test can read: ids are 10 + the word's letter count, special ids below."""
+"""A vocabulary of words that a test can read: ids are 10 + the word's letter count, special ids below.
+
+And noun phrases without spaCy's parser: "the" with the word behind it.
+"""
+
+import re
+
+find_phrases = re.compile(r"\b[Tt]he \w+").findall
 
 
 class Words:

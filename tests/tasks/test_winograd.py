@@ -16,9 +16,9 @@ from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.finetuning import losses, predictions, pretrained
 from electra_jax.models.bert import Bert, make_transformer_config
-from electra_jax.tasks import batches, winograd
+from electra_jax.tasks import batches, noun_phrases, winograd
 from electra_jax.tools import export
-from tests.tasks.fake_tokenizer import Words
+from tests.tasks.fake_tokenizer import Words, find_phrases
 from tests.workdirs import save_random_params
 
 TROPHY = "The trophy does not fit in the case because it is too big, and it is new."
@@ -39,12 +39,17 @@ def write(root):
     (root / "WSC" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) * copies)
 
 
+@pytest.fixture(autouse=True)
+def finder(monkeypatch):
+  monkeypatch.setattr(noun_phrases, "make_finder", lambda: find_phrases)
+
+
 def config_of(root, **keys):
   c = recipe.get_config("wsc,roberta")
   c.train.update(batch_size=8, compute_dtype="float32")
   c.eval.batch_size, c.data.reader = 8, "threads"
   c.log.tensorboard = False
-  c.task.update(data_dir=str(root), noun_phrases="rules", max_length=32, num_epochs=1.0, num_seeds=1, **keys)
+  c.task.update(data_dir=str(root), max_length=32, num_epochs=1.0, num_seeds=1, **keys)
   return c
 
 

@@ -209,7 +209,7 @@ def test_fine_tuned_heads(tmp_path, name):
 
   recipe, pooler, head, heads, architecture = FINE_TUNED[name]
   given = recipe.get_config("tiny")
-  given.mode, given.objective.name = "finetune", "mlm"
+  given.objective.name = "mlm"
   given.data.tokenizer.update(kind="wordpiece" if recipe is not roberta_base else "byte_bpe", vocab_size=400)
   given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", pooler=pooler,
                     max_length=64)
@@ -270,7 +270,7 @@ def test_every_head_of_every_family(tmp_path, family, head):
   """Written from the parameters of a fine-tuned run, and loaded by the class that config.json names, without a gap."""
   recipe = {"bert": bert_original_base, "roberta": roberta_base, "electra": tiny}[family]
   given = recipe.get_config("tiny")
-  given.mode, given.objective.name = "finetune", "mlm"
+  given.objective.name = "mlm"
   if family == "electra":  # with equal widths, spans and tags of an ELECTRA are those of a BERT
     given.model.embedding_size = 32
   given.task.update(name="own_classification", init_from="somewhere", train_path="a.jsonl", max_length=64,
