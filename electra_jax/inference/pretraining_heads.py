@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from ml_collections import ConfigDict
 
-from electra_jax.data import masking, sentences
+from electra_jax.data import sentences
 from electra_jax.data.sentences import Sentence, piece_text
 from electra_jax.errors import UserError
 from electra_jax.exchange import sentence_transformers
@@ -222,16 +222,6 @@ TokenScore(start=5, end=6, probability=0.0)]
   return words
 
 
-def mask(run: TrainedModel, batch: Batch, seed: int = 0) -> Batch:
-  """The batch with tokens masked as in training: data.masking of the run's config; new masks for each seed and row."""
-  tokenizer, rows = run.tokenizer, np.arange(len(batch["input_ids"]))
-  num_tokens = batch["attention_mask"].sum(axis=1).astype(np.int32)
-  return batch | masking.mask_batch(batch["input_ids"], num_tokens, rows, np.zeros_like(rows), seed=seed,
-                                    masking=run.config.data.masking,
-                                    special_ids=masking.protected_ids(tokenizer, run.config.data.masking.never_mask),
-                                    mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size)
-
-
 def corrupt(run: TrainedModel, batch: Batch, seed: int = 0) -> Int[np.ndarray, "batch length"]:
   """The discriminator's input: the generator's draws at the masked positions of a pipeline batch (ELECTRA section 2).
 
@@ -266,25 +256,6 @@ def check_electra(run: TrainedModel, what: str) -> None:
 # ---- everything about a sentence ----
 
 
-class Replacement(NamedTuple):
-  """A masked token for which the generator drew another one."""
-
-  original: str
-  drawn: str
-  start: int  # of the drawn token in the corrupted text
-  end: int
-  probability: float  # that it was replaced, as the discriminator sees it
-
-
-class CorruptedSentence(NamedTuple):
-  """What became of a sentence in the hands of the generator."""
-
-  sentence: Sentence
-  words: list[TokenScore]
-  num_masked: int
-  replacements: list[Replacement]
-
-
 class SentenceAnswer(NamedTuple):
   """Everything that a run says about one sentence."""
 
@@ -292,7 +263,6 @@ class SentenceAnswer(NamedTuple):
   candidates: list[list[TokenCandidate]]  # per mask, best first
   filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
   words: list[TokenScore] | None  # of `filled`; None: the run has no discriminator
-  corruption: CorruptedSentence | None  # only if asked for, and only of a sentence without masks
   combined: list[list[TokenCandidate]] | None = None  # as `candidates`, of both networks together; only if asked for
 
 
@@ -311,8 +281,8 @@ def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
   return sentence
 
 
-def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5, with_corruption: bool = False,
-           seed: int = 0, with_combined: bool = False) -> list[SentenceAnswer]:
+def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5, with_combined: bool = False
+           ) -> list[SentenceAnswer]:
   """What the run says about each text; `with_combined` costs 100 passes a mask and is left out where it has no sense.
 
   Raises:
@@ -323,39 +293,9 @@ def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5
   best = [{position: ranked[0].token_id for position, ranked in zip(sentence.masks, masks)}
           for sentence, masks in zip(encoded, candidates)]
   filled = [sentences.put_in(run.tokenizer, sentence, new_ids) for sentence, new_ids in zip(encoded, best)]
-  words, corruptions = [None] * len(texts), [None] * len(texts)
+  words, combined = [None] * len(texts), [None] * len(texts)
   if run.network.rtd_logits is not None:
     words = [judge_words(sentence.text, tokens) for sentence, tokens in zip(filled, detect_replaced(run, filled))]
-  if with_corruption:
-    whole = [i for i, sentence in enumerate(encoded) if not sentence.masks]
-    for i, corruption in zip(whole, corrupt_sentences(run, [encoded[i] for i in whole], seed)):
-      corruptions[i] = corruption
-  combined = [None] * len(texts)
   if with_combined and electra_mlm.applies(run.config):
     combined = fill_mask_together(run, encoded, top_k)
-  return [SentenceAnswer(*row) for row in zip(encoded, candidates, filled, words, corruptions, combined)]
-
-
-def corrupt_sentences(run: TrainedModel, encoded: Sequence[Sentence], seed: int) -> list[CorruptedSentence]:
-  """Masks a share of each sentence as in training, lets the generator draw and the discriminator judge.
-
-  Raises:
-    UserError: the run has no generator next to its encoder.
-  """
-  corruptions = []
-  for start in range(0, len(encoded), BATCH_SIZE):
-    originals = encoded[start:start + BATCH_SIZE]
-    batch = mask(run, make_batch(run, originals), seed)
-    drawn_ids = corrupt(run, batch, seed)
-    changes = [{position: int(new) for position, (old, new) in enumerate(zip(original.ids, row)) if old != new}
-               for original, row in zip(originals, drawn_ids)]
-    corrupted = [sentences.put_in(run.tokenizer, original, change) for original, change in zip(originals, changes)]
-    for row, tokens in enumerate(detect_replaced(run, corrupted)):
-      judged = dict(zip(corrupted[row].ordinary, tokens))
-      replacements = [Replacement(piece_text(run.tokenizer, originals[row].ids[position]).strip(),
-                                  piece_text(run.tokenizer, new).strip(), *judged[position])
-                      for position, new in changes[row].items()]
-      words = judge_words(corrupted[row].text, tokens)
-      num_masked = int(batch["masked_weights"][row].sum())
-      corruptions.append(CorruptedSentence(corrupted[row], words, num_masked, replacements))
-  return corruptions
+  return [SentenceAnswer(*row) for row in zip(encoded, candidates, filled, words, combined)]

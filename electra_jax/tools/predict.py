@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from electra_jax.data.sources import lines, tables
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict_screen
-from electra_jax.tools.predict_tasks import TASKS, Item, QuestionKind, ask, items_of
+from electra_jax.tools.predict_tasks import TASKS, Item, QuestionKind, items_of
 
 FLAGS = flags.FLAGS
 
@@ -26,7 +25,6 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
 
   Fill a mask:             python -m electra_jax.tools.predict --workdir=runs/tiny "The name of the [MASK] is given."
   Find the odd word:       python -m electra_jax.tools.predict --workdir=runs/tiny "Return the purple of the list."
-  Watch both networks:     python -m electra_jax.tools.predict --workdir=runs/tiny --corrupt "Return the length."
   Vectors of texts:        python -m electra_jax.tools.predict --workdir=runs/tiny --task=embed "Return the length."
   A published model:       python -m electra_jax.tools.predict --workdir=FOLDER "The name of the [MASK] is given."
   With a fine-tuned model: python -m electra_jax.tools.predict --workdir=FOLDER --task=classify "A fine film."
@@ -39,7 +37,7 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
 ELECTRA runs fill them with the generator; then the discriminator judges every word, the likeliest tokens put in: red
 means "probably replaced". A sentence that begins with a dash goes behind `--`. Without a terminal or with NO_COLOR
-set, [brackets] take the place of colours. At a terminal, without a sentence or --input, it asks for one after another.
+set, [brackets] take the place of colours.
 
 FOLDER: an export, or published weights with their vocabulary next to them: Hugging Face's, a released TensorFlow
 checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl, .csv and .tsv
@@ -146,11 +144,8 @@ def define_flags() -> None:
                     "what a folder of sentence-transformers says, and the mean of others.")
   flags.DEFINE_string("pair", "", "Of --task=classify: the second text.")
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
-  flags.DEFINE_boolean("corrupt", False, "Also mask 15 % of each sentence that has no mask (data.masking of the run), "
-                       "let the generator fill it, and show which replacements the discriminator finds.")
   flags.DEFINE_boolean("combined", None, "Of an ELECTRA: also rank each mask's candidates by both networks together "
                        "(Appendix E), 100 passes a mask; by default for sentences, not for --input.")
-  flags.DEFINE_integer("seed", 0, "Of --corrupt: which tokens are masked and what is drawn.", lower_bound=0)
   flags.declare_key_flag("workdir")
 
 
@@ -160,8 +155,7 @@ def main(argv: list[str]) -> None:
   if not FLAGS.workdir:
     raise UserError("--workdir is missing", got="nothing", allowed="the folder of a run that has a checkpoint",
                     fix='for example --workdir=runs/tiny "The name of the [MASK] is given."')
-  is_interactive = not texts and not FLAGS.input and sys.stdin.isatty()
-  if bool(texts) == bool(FLAGS.input) and not is_interactive:
+  if bool(texts) == bool(FLAGS.input):
     raise UserError("There is nothing to answer" if not texts else "There are two sources of sentences",
                     got=f"{len(texts)} sentences and --input={FLAGS.input}",
                     allowed="either sentences, or --input=FILE",
@@ -170,19 +164,10 @@ def main(argv: list[str]) -> None:
   main_lib.start_jax()
   run = pretraining_heads.load(FLAGS.workdir, FLAGS.step)
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step:,}"
-  options = dict(top_k=FLAGS.top_k, with_corruption=FLAGS.corrupt, seed=FLAGS.seed, pooling=FLAGS.pooling,
+  options = dict(top_k=FLAGS.top_k, pooling=FLAGS.pooling,
                  with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
-  def answers(items: Sequence[Item]) -> Iterator[Answered]:
-    return ((number, *answered) for number, answered in enumerate(task.answers(run, items, **options), 1))
-
-  if is_interactive:
-    for item in ask(task):
-      try:
-        show(run, answers([item]), task, name)
-      except UserError as error:  # the next one may be better
-        print(error)
-    return
-  answered = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else answers(items)
+  answered = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else (
+    (number, *row) for number, row in enumerate(task.answers(run, items, **options), 1))
   if FLAGS.output:
     print(f"Wrote {FLAGS.output}: {write_records(answered, FLAGS.output, task):,} answers of {name}.")
   else:

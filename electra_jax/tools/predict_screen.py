@@ -7,13 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from electra_jax.data.sentences import Sentence
-from electra_jax.inference.pretraining_heads import (
-  CorruptedSentence,
-  Replacement,
-  SentenceAnswer,
-  TokenCandidate,
-  TokenScore,
-)
+from electra_jax.inference.pretraining_heads import SentenceAnswer, TokenCandidate, TokenScore
 
 COLUMN = 10  # width of the line names
 
@@ -33,30 +27,22 @@ class Screen(NamedTuple):
     """One named line; the terminal breaks it where it must."""
     self.console.print(Text.assemble((f"  {name:{COLUMN}}", "dim"), text), soft_wrap=True)
 
-  def judged(self, text: str, words: Sequence[TokenScore], drawn: Sequence[Replacement] = ()) -> Text:
-    """The text with its suspicious words marked; what the generator really put in is underlined."""
+  def judged(self, text: str, words: Sequence[TokenScore]) -> Text:
+    """The text with its suspicious words marked."""
     shown, copied = Text(), 0
     for start, end, probability in words:
       shown.append(text[copied:start])
-      style = self.style(probability)
-      if was_drawn(start, end, drawn):
-        style += " underline"
       is_marked, copied = probability >= self.threshold, end
       if is_marked and self.brackets:
         shown.append(f"[{text[start:end]} {probability:.0%}]")
       else:
-        shown.append(text[start:end], style=style.strip())
+        shown.append(text[start:end], style=self.style(probability))
         shown.append(f" {probability:.0%}" if is_marked else "", style="dim red")
     return shown.append(text[copied:])
 
   def style(self, probability: float) -> str:
     """The colour scale: red from the threshold, yellow from half of it."""
     return "bold red" if probability >= self.threshold else "yellow" if probability >= self.threshold / 2 else ""
-
-
-def was_drawn(start: int, end: int, replacements: Sequence[Replacement]) -> bool:
-  """Whether a word at these characters holds a token that the generator put in."""
-  return any(drawn.start < end and drawn.end > start for drawn in replacements)
 
 
 def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
@@ -71,14 +57,12 @@ def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
     if answer.words is not None:
       screen.line("judged", screen.judged(answer.filled.text, answer.words))
       show_most_suspicious(answer.filled.text, answer.words, screen)
-    if answer.corruption is not None:
-      show_corruption(answer.corruption, screen)
     screen.console.print()
   if any(answer.combined for answer in answers):
     screen.console.print(Text("Right of the bars: generator and discriminator together (ELECTRA Appendix E), as shares "
                               "of the data that need not add up to 100%.", style="dim"), soft_wrap=True)
   if any(answer.words is not None for answer in answers):
-    screen.console.print(legend(screen, any(answer.corruption for answer in answers)), soft_wrap=True)
+    screen.console.print(legend(screen), soft_wrap=True)
 
 
 def marked_masks(sentence: Sentence) -> Text:
@@ -116,25 +100,7 @@ def show_most_suspicious(text: str, words: Sequence[TokenScore], screen: Screen)
                          f"{most.probability:.0%}", style="dim"))
 
 
-def show_corruption(corruption: CorruptedSentence, screen: Screen) -> None:
-  """The corrupted sentence as the discriminator judges it, and which replacements it finds."""
-  text, replacements = corruption.sentence.text, corruption.replacements
-  screen.line("corrupted", Text(text))
-  screen.line("judged", screen.judged(text, corruption.words, replacements))
-  for replacement in replacements:
-    is_found = replacement.probability >= screen.threshold
-    before, after = (token or repr(" ") for token in replacement[:2])  # some vocabularies have a lone space
-    screen.line("", Text(f"{before} -> {after}: {'found' if is_found else 'missed'}, {replacement.probability:.0%}",
-                         style="green" if is_found else "dim"))
-  same = corruption.num_masked - len(replacements)
-  false_alarms = sum(word.probability >= screen.threshold and not was_drawn(word.start, word.end, replacements)
-                     for word in corruption.words)
-  num_found = sum(replacement.probability >= screen.threshold for replacement in replacements)
-  screen.line("", Text(f"{corruption.num_masked} masked, {same} of them drawn as they were; "
-                       f"{num_found} of {len(replacements)} replacements found, {false_alarms} false alarms"))
-
-
-def legend(screen: Screen, corrupted: bool) -> Text:
+def legend(screen: Screen) -> Text:
   """What the marks mean."""
   limit = screen.threshold
   text = Text("Legend: ", style="dim")
@@ -143,6 +109,4 @@ def legend(screen: Screen, corrupted: bool) -> Text:
   else:
     text.append("word 87%", style="bold red not dim").append(f" looks replaced (from {limit:.0%}, --threshold), ")
     text.append("word", style="yellow not dim").append(f" is doubtful (from {limit / 2:.0%})")
-    if corrupted:
-      text.append(", ").append("word", style="underline not dim").append(" was put in by the generator")
   return text.append(". A word counts as its most suspicious piece.")

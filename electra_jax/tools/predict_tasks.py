@@ -44,38 +44,10 @@ class QuestionKind(NamedTuple):
 # ---- sentences: masks and replaced words ----
 
 
-def answer_sentences(run: TrainedModel, encoded: Sequence[Sentence], *, top_k: int = 5, with_corruption: bool = False,
-                     seed: int = 0, with_combined: bool = False, **unused) -> list[SentenceAnswer]:
+def answer_sentences(run: TrainedModel, encoded: Sequence[Sentence], *, top_k: int = 5, with_combined: bool = False,
+                     **unused) -> list[SentenceAnswer]:
   """Everything that the run says about each sentence."""
-  return pretraining_heads.answer(run, encoded, top_k=top_k, with_corruption=with_corruption, seed=seed,
-                                  with_combined=with_combined)
-
-
-def encode_masked(run: TrainedModel, item: Item) -> Sentence:
-  """Raises where there is nothing to fill."""
-  sentence = pretraining_heads.encode(run, item["text"])
-  if not sentence.masks:
-    raise UserError("There is no mask to fill", got=repr(sentence.text[:60]),
-                    allowed="a sentence with [MASK] or <mask>",
-                    fix="write [MASK] in place of a word, or ask for something else with --task")
-  return sentence
-
-
-def fill_masks(run: TrainedModel, encoded: Sequence[Sentence], **options) -> list[SentenceAnswer]:
-  """The masks alone."""
-  return [answer._replace(words=None)
-          for answer in answer_sentences(run, encoded, **options | {"with_corruption": False})]
-
-
-def encode_judged(run: TrainedModel, item: Item) -> Sentence:
-  """Raises where nobody can judge the words."""
-  pretraining_heads.check_electra(run, "This model has no discriminator to find replaced words with")
-  return pretraining_heads.encode(run, item["text"])
-
-
-def detect(run: TrainedModel, encoded: Sequence[Sentence], **options) -> list[SentenceAnswer]:
-  """The discriminator's verdict alone; masks are filled before."""
-  return [answer._replace(candidates=[], combined=None) for answer in answer_sentences(run, encoded, **options)]
+  return pretraining_heads.answer(run, encoded, top_k=top_k, with_combined=with_combined)
 
 
 def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
@@ -92,11 +64,6 @@ def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
     record["filled"] = answer.filled.text
   if answer.words is not None:
     record["words"] = _judged(answer.filled.text, answer.words)
-  if answer.corruption is not None:
-    text = answer.corruption.sentence.text
-    replaced = [r._asdict() | {"probability": _rounded(r.probability)} for r in answer.corruption.replacements]
-    record["corrupted"] = {"text": text, "words": _judged(text, answer.corruption.words), "replacements": replaced,
-                           "num_masked": answer.corruption.num_masked}
   return record
 
 
@@ -212,31 +179,10 @@ def items_of(task: QuestionKind, arguments: Sequence[str], pair: str = "") -> li
   return [dict(zip(task.fields, arguments[i:i + size])) for i in range(0, len(arguments), size)]
 
 
-def ask(task: QuestionKind, read: Callable[[str], str] = input) -> Iterator[Item]:
-  """Questions as somebody types them, field by field, until an empty line or the end of the input."""
-  while True:
-    item: Item = {}
-    for field in task.fields:
-      typed = []
-      while not typed or (typed[-1] and field == "choices"):
-        try:
-          typed.append(read(f"{field} {len(typed) + 1}: " if field == "choices" else f"{field}: ").strip())
-        except EOFError:
-          typed.append("")
-      item[field] = [text for text in typed if text] if field == "choices" else typed[0]
-      if not item[field]:
-        return
-    yield item
-
-
 TASKS = {
   "auto": QuestionKind("masks filled and replaced words marked, whatever the model can", ("text",),
                lambda run, item: pretraining_heads.encode_question(run, item["text"]), answer_sentences,
                record_sentence, is_drawn=True),
-  "fill_mask": QuestionKind("the likeliest tokens of each mask", ("text",), encode_masked, fill_masks, record_sentence,
-                    is_drawn=True),
-  "detect": QuestionKind("the probability of each word that it was replaced", ("text",), encode_judged, detect,
-                 record_sentence, is_drawn=True),
   "embed": QuestionKind("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
                 record_embedding),
   "classify": QuestionKind("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",),

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -25,12 +24,6 @@ from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
-# Keys of places, cadences and machines: no part of an experiment.
-IGNORED = re.compile(r"(mesh|log|eval|checkpoint)\..*|seed|train\.(log_every_steps|accumulation_steps|remat)|"
-                     r"data\.(\w*path|\w+_dir|shard_examples|num_workers|reader)|"
-                     r"data\.tokenizer\.(path|training_bytes)|task\.(\w+_path|data_dir|init_from|seeds_at_once)")
-# The tables behind these arguments of fine-tuning recipes, whose docstrings are about all of them.
-PAPER_ROWS = {"large": "ELECTRA Table 5, Large", "roberta": "RoBERTa Table 10"}
 
 USAGE = """Writes what is known about a run as one HTML page, to read in a browser or to send to somebody.
 
@@ -155,13 +148,10 @@ def results_of(facts: Facts) -> str:
 def curves(facts: Facts) -> str:
   """Loss, quality and speed over the steps; of a fine-tuning each seed's dev scores."""
   if facts.is_fine_tuning:
-    seeds = facts.seeds or _unfinished_seeds(facts)
-    if not seeds:
-      return paragraph("No dev score yet.", dim=True)
-    metric = facts.seeds[0]["metric"] if facts.seeds else facts.config.task.metric or next(
-      name for name in seeds[0]["curve"][0] if name != "step")
-    title = f"{facts.config.task.name}, {len(seeds)} seeds"
-    return report_page.curves([lambda axes: pictures.draw(axes, seeds, metric, title)])
+    if not facts.seeds:
+      return ""  # the results say so
+    title = f"{facts.config.task.name}, {len(facts.seeds)} seeds"
+    return report_page.curves([lambda axes: pictures.draw(axes, facts.seeds, facts.seeds[0]["metric"], title)])
   runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
   panels = plot_run.panels_of(runs)
   if not panels:
@@ -185,30 +175,25 @@ def glue_scores(facts: Facts) -> str:
 
 
 def samples(facts: Facts) -> str:
-  """What the newest parameters say."""
-  if not facts.num_samples:
+  """What the newest parameters of a pre-training say; the answers of a fine-tuning are files next to its results."""
+  if not facts.num_samples or facts.is_fine_tuning:
     return ""
-  if facts.is_fine_tuning:
-    return report_samples.of_fine_tuning(facts.workdir, facts.config, facts.num_samples)
   return report_samples.of_pretraining(facts.workdir, facts.config, facts.num_samples)
 
 
 def recipe(facts: Facts) -> str:
-  """The recipe that the run was started with and where it departs from it."""
+  """The recipe that the run was started with, where it departs from it, and the text."""
   corpus = "" if facts.is_fine_tuning else f"Text: {facts.config.data.path or 'packed shards'}."
   name = facts.record.get("recipe")
   if not name:
     return paragraph(f"The run was not started from a recipe's file. {corpus}")
   about, given = recipes.load(name)
-  if facts.is_fine_tuning:
-    about = PAPER_ROWS.get(re.split("[:,]", name)[-1], "ELECTRA Table 5")
   in_json = json.loads(json.dumps(given.to_dict()))  # tuples become lists, as in config.json
-  differences = {key: values for key, values in config_lib.diff(in_json, facts.record["given"]).items()
-                 if not IGNORED.fullmatch(key)}
+  differences = config_lib.diff(in_json, facts.record["given"])
   beginning = about.split("\n\n")[0]
   shown = f"<p><code>{escape(name)}</code>: {escape(beginning)}</p>\n" + paragraph(corpus)
   if not differences:
-    return shown + paragraph("Every key of the experiment is the recipe's.")
+    return shown + paragraph("Every key is the recipe's.")
   return shown + table(("departs from the recipe in", "recipe", "this run"),
                        [(key, _value(there), _value(here)) for key, (there, here) in differences.items()])
 
@@ -270,17 +255,6 @@ SECTIONS: dict[str, Callable[[Facts], str]] = {
 def _summary(facts: Facts) -> dict[str, dict[str, float]]:
   names = facts.seeds[0]["scores"] if facts.seeds else ()
   return {name: scoring.summarise([run["scores"][name] for run in facts.seeds]) for name in names}
-
-
-def _unfinished_seeds(facts: Facts) -> list[dict]:
-  """The curves of seeds that still train."""
-  folder = os.path.join(facts.workdir, "groups")
-  seeds = []
-  for group in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-    points = results.read_curve(os.path.join(folder, group), last_step=2**62)
-    seeds += [{"curve": [{"step": point["step"], **point["scores"][number]} for point in points]}
-              for number in range(len(points[0]["scores"]) if points else 0)]
-  return seeds
 
 
 def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:

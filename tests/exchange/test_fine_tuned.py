@@ -21,7 +21,7 @@ from electra_jax.inference import pretraining_heads, task_heads
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.tasks import HEADS, squad
 from electra_jax.tools import export, predict
-from electra_jax.tools.predict_tasks import TASKS, ask, items_of
+from electra_jax.tools.predict_tasks import TASKS, items_of
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
 
@@ -169,17 +169,9 @@ def test_mistakes(tmp_path):
     task_heads.encode_choices(run._replace(config=FrozenConfigDict(branches)), "a", "one text")
 
 
-def test_questions_are_typed_field_by_field():
-  typed = iter(["a b", "one", "two", "", "c", "three", "four", "", ""])
-  assert list(ask(TASKS["choose"], lambda prompt: next(typed))) == [
-    {"text": "a b", "choices": ["one", "two"]}, {"text": "c", "choices": ["three", "four"]}]
+def test_questions_of_a_command_line():
   assert items_of(TASKS["choose"], ["a b", "one", "two"]) == [{"text": "a b", "choices": ["one", "two"]}]
   assert items_of(TASKS["classify"], ["a"], "b") == [{"text": "a", "pair": "b"}]
-
-  def end(prompt):
-    raise EOFError
-
-  assert list(ask(TASKS["question"], end)) == []
 
 
 # ---- runs of our own ----

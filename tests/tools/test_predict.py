@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from configs import base
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict, predict_screen
-from electra_jax.tools.predict_tasks import TASKS, ask
+from electra_jax.tools.predict_tasks import TASKS
 from tests.conftest import ONE_DEVICE, ROOT
 from tests.workdirs import TEXT, make_workdir
 
@@ -41,8 +40,8 @@ def command(*arguments, **environment):
                         env={**os.environ, "XLA_FLAGS": ONE_DEVICE, **environment})
 
 
-def test_command_fills_judges_and_corrupts(workdir):
-  done = command(f"--workdir={workdir}", "--step=20", "--top_k=3", "--corrupt", "--threshold=0",
+def test_command_fills_and_judges(workdir):
+  done = command(f"--workdir={workdir}", "--step=20", "--top_k=3", "--threshold=0",
                  "the <mask> sat on the [MASK].", TEXT[1])
   assert done.returncode == 0 and done.stderr == "", done.stderr
   lines = done.stdout.splitlines()
@@ -51,8 +50,7 @@ def test_command_fills_judges_and_corrupts(workdir):
   assert [line.split()[0] for line in lines[first + 1:first + 8:3]] == ["mask", "mask", "filled"]
   assert lines[first + 8].startswith("  judged    [the") and "%]" in lines[first + 8]  # threshold 0 marks everything
   second = lines.index(TEXT[1])
-  assert lines[second + 1].startswith("  judged    [rain ") and lines[second + 2].startswith("  corrupted ")
-  assert "masked, " in done.stdout and "found" in done.stdout
+  assert lines[second + 1].startswith("  judged    [rain ")
   assert lines[-1].startswith("Legend: [word 87%] = looks replaced") and "most suspicious piece" in lines[-1]
   assert "\x1b" not in done.stdout
 
@@ -78,7 +76,7 @@ def shown(run, texts, threshold, **options):
 
 def test_colours_take_the_place_of_brackets(run, monkeypatch):
   monkeypatch.delenv("NO_COLOR", raising=False)
-  everything = shown(run, TEXT[:1], 0.0, with_corruption=True)
+  everything = shown(run, TEXT[:1], 0.0)
   assert "\x1b[1;31mthe" in everything and "[the" not in everything.replace("\x1b[", "")
   nothing = shown(run, TEXT[:1], 1.0)
   assert "nothing reaches 100%; closest: " in nothing and "\x1b[1;31mthe" not in nothing
@@ -99,7 +97,7 @@ def test_both_networks_together_rank_beside_the_generator(run):
   d = 1 - judged[list(one.sentence.ordinary).index(one.sentence.masks[0])].probability
   # fill_mask leaves p_G of special tokens out of the candidates, but not out of the softmax
   assert best.probability == pytest.approx(d * p_g / (a * (1 - d) + p_g), rel=0.05)
-  record = TASKS["fill_mask"].record({}, one)
+  record = TASKS["auto"].record({}, one)
   assert [c["id"] for c in record["masks"][0]["combined"]] == [c.token_id for c in together]
   screen = shown(run, [text], 1.0, with_combined=True)
   assert "discriminator together" in screen and f"{best.probability:6.1%}" in screen
@@ -117,19 +115,17 @@ def test_file_in_and_out_keeps_order_and_line_numbers(run, tmp_path, monkeypatch
   (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
   out = str(tmp_path / "out.jsonl")
   for name, step in (("in.txt", 2), ("in.jsonl", 1)):
-    answers = predict.answer_file(run, str(tmp_path / name), AUTO, top_k=7, with_corruption=True)
+    answers = predict.answer_file(run, str(tmp_path / name), AUTO, top_k=7)
     assert predict.write_records(answers, out, AUTO) == 8
     with open(out, encoding="utf-8") as file:
       rows = [json.loads(line) for line in file]
     assert [(row["line"], row["text"]) for row in rows] == [(1 + step * i, text) for i, text in enumerate(texts)]
     (mask,) = rows[5]["masks"]
-    assert (mask["start"], mask["end"], len(mask["candidates"])) == (4, 10, 7) and "corrupted" not in rows[5]
+    assert (mask["start"], mask["end"], len(mask["candidates"])) == (4, 10, 7)
     for row in rows:
-      for part in [row, *filter(None, [row.get("corrupted")])]:
-        text = part["text"] if part is not row else row.get("filled", row["text"])
-        assert all(text[word["start"]:word["end"]] == word["word"] for word in part["words"])
-        assert all(0 <= word["replaced"] <= 1 for word in part["words"])
-    assert rows[0]["corrupted"]["num_masked"] >= len(rows[0]["corrupted"]["replacements"])
+      text = row.get("filled", row["text"])
+      assert all(text[word["start"]:word["end"]] == word["word"] for word in row["words"])
+      assert all(0 <= word["replaced"] <= 1 for word in row["words"])
 
 
 @pytest.mark.parametrize("name, content, said", [
@@ -168,36 +164,13 @@ def test_embeddings_are_means_of_the_encoder_and_keep_their_order(run, tmp_path)
   np.testing.assert_allclose(first["embedding"], hidden[0], atol=1e-5)
 
 
-def test_tasks_say_only_what_was_asked(run):
-  items = [{"text": "the [MASK] sat on the mat"}]
-  (both,), (masks,), (words,) = (TASKS[name].records(run, items, top_k=7) for name in ("auto", "fill_mask", "detect"))
-  assert both == words | masks and not (words.keys() & masks.keys()) - {"text", "filled"}
-  assert "words" not in masks and "masks" not in words
-
-
 @pytest.mark.parametrize("task, line, said", [
-  ("fill_mask", "the cat", "There is no mask to fill"), ("embed", "the cat " * 80, "too long"),
-  ("detect", "the cat " * 80, "too long")])
+  ("embed", "the cat " * 80, "too long"), ("auto", "the cat " * 80, "too long")])
 def test_bad_lines_are_named_in_every_task(run, tmp_path, task, line, said):
   (tmp_path / "in.txt").write_text(f"the [MASK] sat\n\n{line}\n")
   with pytest.raises(UserError, match=said) as error:
     list(predict.answer_file(run, str(tmp_path / "in.txt"), TASKS[task], top_k=7))
   assert error.value.got.startswith(f"{tmp_path}/in.txt:3: ")
-
-
-def test_a_terminal_is_asked_until_an_empty_line(run, monkeypatch, capsys):
-  flags = dict(task="embed", workdir="W", input=None, output=None, step=None, top_k=7, pooling="mean", threshold=0.5,
-               corrupt=False, combined=None, seed=0, pair="")
-  typed = iter(["the cat sat", "the cat " * 80, "a dog", ""])
-  monkeypatch.setattr(predict, "FLAGS", types.SimpleNamespace(**flags))
-  monkeypatch.setattr(predict.sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
-  monkeypatch.setattr(predict.main_lib, "start_jax", lambda: None)
-  monkeypatch.setattr(predict.pretraining_heads, "load", lambda *_: run)
-  monkeypatch.setattr(predict, "ask", lambda task: ask(task, lambda prompt: next(typed)))
-  predict.main(["predict"])
-  said = capsys.readouterr().out
-  assert [json.loads(line)["text"] for line in said.splitlines() if line.startswith("{")] == ["the cat sat", "a dog"]
-  assert "too long" in said  # and it goes on
 
 
 QUESTIONS = [("in.jsonl", '{"context": "A cat.", "question": "Who?", "id": 3}\n', 1),

@@ -4,7 +4,6 @@ import html.parser
 import json
 import os
 
-import numpy as np
 import pytest
 
 from configs import base, tiny
@@ -86,7 +85,7 @@ def test_a_pretraining(workdir):
   assert content.count("<svg") == 4 and "var(--curve-1)" in content and "#010203" not in content
   assert "Masked language model: loss" in page.sections["Curves"]
   assert "25.0" in page.sections["GLUE"] and "69.3" in page.sections["GLUE"] and "86.6" in page.sections["GLUE"]
-  assert "step 40" in page.sections["Samples"] and page.sections["Samples"].count("words replaced") == 3
+  assert "step 40" in page.sections["Samples"] and page.sections["Samples"].count("%") >= 3
   assert "8 × NVIDIA H100 80GB HBM3, 64 GiB each" in page.sections["Hardware and time"]
   assert "75.0 % of 03:20 were steps" in page.sections["Hardware and time"]
   assert "data=4, fsdp=2" in page.sections["Hardware and time"]
@@ -112,38 +111,27 @@ def fine_tuned(folder, tmp_path):
   config_lib.save(str(folder / "config.json"), given, config, recipe="configs/finetune/own.py:classification")
 
 
-def test_a_fine_tuning_before_and_after_its_first_seed(tmp_path, workdir):
+def test_a_fine_tuning_before_and_after_its_first_seed(tmp_path):
   folder = tmp_path / "own"
   fine_tuned(folder, tmp_path)
-  (folder / "tokenizer").symlink_to(workdir / "tokenizer")
   page = Page(report.page(report.read(str(folder), 4)))
-  assert "0 of 2 seeds" in page.sections[""] and "No dev score yet" in page.sections["Curves"]
-  assert "no answers yet" in page.sections["Samples"]
-  group = folder / "groups" / "0_1"
-  group.mkdir(parents=True)
-  scores = [{"accuracy": 0.5}, {"accuracy": 0.75}]
-  results.write_json(str(group / "curve.json"), [{"step": 6, "scores": scores}, {"step": 12, "scores": scores}])
-  assert "own_classification, 2 seeds" in Page(report.page(report.read(str(folder), 0))).sections["Curves"]
-
-  logits = np.array([[0, 1], [1, 0], [0, 1]], np.float32)  # bad, good: right, right, wrong
-  np.savez(folder / "seeds" / "0.npz", **{"dev/classification_head": logits})
+  assert "0 of 2 seeds" in page.sections[""] and "No seed is finished" in page.sections["Results"]
   results.write_json(str(folder / "seeds" / "0.json"), {
     "seed": 0, "task": "own_classification", "metric": "accuracy", "select": "best", "scores": {"accuracy": 2 / 3},
     "curve": [{"step": 12, "accuracy": 2 / 3}]})
   page = Page(report.page(report.read(str(folder), 4)))
   assert "1 of 2 seeds" in page.sections[""] and "66.7 %" in page.sections[""]
-  samples = " ".join(page.sections["Samples"].split())
-  assert "a <b>dog</b> & a cat says good , data: good" in samples and "more rain says good , data: bad" in samples
+  assert "own_classification, 1 seeds" in page.sections["Curves"] and "Samples" not in page.sections
   assert "configs/finetune/own.py:classification" in page.sections["Recipe"]
   assert "task.num_seeds 5 2" in " ".join(page.sections["Recipe"].split())
   assert "all 2 seeds" in page.sections["Floating-point operations"]
 
 
 @pytest.mark.parametrize("name,changes,about,differences", [
-  ("configs/base.py", {"train.num_steps": 1000, "mesh.fsdp": 8, "data.path": "mine"}, "ELECTRA Table 4",
+  ("configs/base.py", {"train.num_steps": 1000}, "ELECTRA Table 4",
    "recipe this run train.num_steps 766,000 1,000"),
-  ("bert_base", {}, "Table 4", "Every key of the experiment is the recipe's."),
-  ("configs/finetune/glue.py:mrpc,roberta", {"task.num_seeds": 1}, "RoBERTa Table 10", "task.num_seeds 5 1"),
+  ("bert_base", {}, "Table 4", "Every key is the recipe's."),
+  ("configs/finetune/glue.py:mrpc,roberta", {"task.num_seeds": 1}, "GLUE as the papers", "task.num_seeds 5 1"),
   ("", {}, "not started from a recipe", "20230601.en.")])
 def test_whose_recipe(name, changes, about, differences, tmp_path):
   given = recipes.load(name or "base")[1]
