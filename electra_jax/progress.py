@@ -12,8 +12,6 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from electra_jax.flops import hardware_peak
-
 COLUMNS = 80  # of the narrowest console on which nothing is cut
 
 _IMPORTED = time.monotonic()
@@ -75,17 +73,15 @@ class StepTimer:
   Args:
     tokens_per_step: positions of the global batch, padding included: sequences times length.
     flops_per_step: `flops.model_flops(config).per_step`.
-    num_devices: devices of the whole run.
-    device_kind: `jax.devices()[0].device_kind`; where its peak is unknown, `read` gives FLOP/s in place of MFU.
+    peak: FLOP/s of all devices of the run; None where it is unknown: `read` then gives FLOP/s in place of MFU.
     already: seconds since the start of the run that the goodput counts as start too.
     clock: seconds; another one in tests.
   """
 
-  def __init__(self, *, tokens_per_step: int, flops_per_step: float, num_devices: int, device_kind: str,
+  def __init__(self, *, tokens_per_step: int, flops_per_step: float, peak: float | None,
                already: float = 0.0, clock: Callable[[], float] = time.perf_counter):
     self._tokens, self._flops, self._clock = tokens_per_step, flops_per_step, clock
-    peak = hardware_peak(device_kind)
-    self._peak = None if peak is None else peak * num_devices
+    self._peak = peak
     self._compiled = False
     self._made, self._spent = clock() - already, dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
     self._restart()

@@ -21,7 +21,7 @@ EXCEPTIONS = {
   ("config", "config_rules"): "the rules are a part of `resolve` that is too long for its file",
   ("config_rules", "objectives"): "objectives/table.py alone, which is data without jax",
   ("flops", "objectives"): "likewise",
-  ("progress", "flops"): "the rate of a run is told as a share of the chip's",
+  ("flops", "config"): "how many tokens of a row are masked",
   ("recipes", "config"): "the keys that a command line may set",
   ("pretrain", "finetune"): "a pre-training can fine-tune on the way",
 }

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from electra_jax import progress
+from electra_jax.flops import hardware_peak
 
 
 class Clock:
@@ -15,9 +16,8 @@ class Clock:
     return self.now
 
 
-def timer(clock, device_kind="cpu", **changes):
-  return progress.StepTimer(**dict(tokens_per_step=1000, flops_per_step=2e12, num_devices=2, device_kind=device_kind,
-                                   clock=clock) | changes)
+def timer(clock, peak=None, **changes):
+  return progress.StepTimer(**dict(tokens_per_step=1000, flops_per_step=2e12, peak=peak, clock=clock) | changes)
 
 
 def run_window(clock, steps):
@@ -98,7 +98,7 @@ def test_this_process_has_run_for_a_while():
 
 def test_mfu_is_of_all_devices():
   clock = Clock()
-  steps = timer(clock, "NVIDIA H100 80GB HBM3")
+  steps = timer(clock, 2 * hardware_peak("NVIDIA H100 80GB HBM3"))
   run_window(clock, steps)
   values = steps.read()
   assert values["train/mfu"] == pytest.approx(5e12 / (2 * 989e12)) and "train/flops_per_second" not in values
