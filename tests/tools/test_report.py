@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from configs import base, tiny
+from configs import tiny
 from configs.finetune import own
 from electra_jax import config as config_lib
 from electra_jax import recipes
@@ -151,8 +151,3 @@ def test_no_run(tmp_path):
 def test_a_page_that_cannot_be_written(workdir):
   with pytest.raises(UserError, match="cannot be written"):
     report.write(str(workdir), str(workdir / "missing" / "page.html"), 0)
-
-
-def test_the_keys_that_are_no_part_of_an_experiment_exist():
-  keys = config_lib.flatten(base.get_config())
-  assert {"data.path", "task.data_dir", "train.remat"} <= {key for key in keys if report.IGNORED.fullmatch(key)}
