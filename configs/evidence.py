@@ -52,6 +52,27 @@ ROWS = {
   "two_stage": ('ELECTRA Figure 3 right, "two-stage": first the generator alone, then a discriminator that starts as '
                 "its copy.", "electra_small",
                 {"objective.name": "two_stage", "objective.weight_tying": "none", "generator.width_fraction": 1}),
+  "generator_unigram": ('ELECTRA Figure 3 left, "unigram": fake tokens by their frequency in the training text.',
+                        "electra_small", {"generator.kind": "unigram"}),
+  "adversarial": ('ELECTRA Figure 3 right, "adversarial": REINFORCE in place of maximum likelihood (Appendix D).',
+                  "electra_small", {"objective.name": "adversarial"}),
+  "tying_none": ("ELECTRA section 3.2: generator and discriminator share nothing.", "electra_small",
+                 {"objective.weight_tying": "none"}),
+  "tying_token_embeddings": ("ELECTRA section 3.2: the token embeddings are shared; electra_small shares those of "
+                             "positions and segments too.", "electra_small",
+                             {"objective.weight_tying": "token_embeddings"}),
+  "temperature": ("ELECTRA Appendix F, negative result 2: a temperature of 2 of the generator's softmax.",
+                  "electra_small", {"objective.sampling_temperature": 2.0}),
+  "excluded_original": ("ELECTRA Appendix F, negative result 2: the generator never draws the correct token.",
+                        "electra_small", {"objective.sampling_excludes_original": True}),
+  "contrastive": ("ELECTRA Appendix F, negative result 3: a contrastive objective of sentences.", "electra_small",
+                  {"objective.name": "contrastive"}),
+  "rare_tokens": ("ELECTRA Appendix F, negative result 1: rarer tokens are masked more often "
+                  "(configs/ablations.py:appendix_f_rare_tokens).", "bert_small",
+                  {"data.masking.rarity_exponent": 0.5}),
+  "hard_tokens": ("ELECTRA Appendix F, negative result 1: what a second network finds hard is masked "
+                  "(configs/ablations.py:appendix_f_hard_tokens).", "bert_small",
+                  {"objective.name": "hard_tokens", "objective.weight_tying": "none", "data.masking.rate": 0.3}),
   "electra_lamb": ("ELECTRA-Small with LAMB, as the paper trains it; the learning rate is the best of four "
                    "(docs/results/lamb-vs-adamw.md).", "electra_small",
                    {"optimizer.name": "lamb", "optimizer.learning_rate": 1e-3}),
@@ -121,6 +142,20 @@ TABLES = {
     source="ELECTRA Figure 3, right",
     says="Training in two stages does not outperform joint training; both are ahead of BERT.",
     rows={"joint": ("electra_small",), "two-stage": ("two_stage",), "BERT": ("bert_small",)}),
+  "weight-tying": dict(
+    source="ELECTRA section 3.2", says="Shared token embeddings help: what nothing shares is behind.",
+    rows={"token embeddings": ("tying_token_embeddings", 84.3), "none": ("tying_none", 83.6),
+          "all embeddings": ("electra_small",)}),
+  "generator-training": dict(
+    source="ELECTRA Figure 3", says="Neither a unigram generator nor an adversarial one is as good as maximum likelihood.",
+    rows={"ELECTRA": ("electra_small",), "unigram": ("generator_unigram",), "adversarial": ("adversarial",)}),
+  "appendix-f-electra": dict(
+    source="ELECTRA Appendix F", says="Other draws of the generator and a contrastive objective do not help.",
+    rows={"ELECTRA": ("electra_small",), "temperature 2": ("temperature",), "never the original": ("excluded_original",),
+          "contrastive": ("contrastive",)}),
+  "appendix-f-bert": dict(
+    source="ELECTRA Appendix F", says="Masks on rare or hard tokens bring BERT little.",
+    rows={"BERT": ("bert_small",), "rare tokens": ("rare_tokens",), "hard tokens": ("hard_tokens",)}),
   "fast-vs-faithful": dict(
     source="our own recipes",
     says="Without attention dropout, and with `:fast` as a whole, the same quality takes less time.",

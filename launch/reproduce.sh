@@ -4,9 +4,9 @@
 # Usage: DATA=/path/to/text GLUE=/path/to/glue launch/reproduce.sh CLAIM [--FLAG...]
 #
 #   CLAIM is small-vs-bert (ELECTRA Table 1), table3 (ELECTRA Table 3), roberta-masking, roberta-formats, roberta-batch
-#   (RoBERTa Tables 1, 2, 3), lamb-vs-adamw, generator-size, two-stage (ELECTRA Appendix A, Figure 3), fast-vs-faithful,
-#   or all. `launch/reproduce.sh plan CLAIM` only says what would run, `launch/reproduce.sh --help`
-#   names the flags.
+#   (RoBERTa Tables 1, 2, 3), lamb-vs-adamw, generator-size, two-stage, generator-training (ELECTRA Appendix A, Figure 3),
+#   weight-tying (ELECTRA section 3.2), appendix-f-electra, appendix-f-bert, fast-vs-faithful, or all.
+#   `launch/reproduce.sh plan CLAIM` only says what would run, `launch/reproduce.sh --help` names the flags.
 #
 #   DATA=...           the corpus, as data.path: text or JSONL files, a folder, a quoted glob. Needed the first time.
 #   GLUE=...           the folder with CoLA, SST-2, ...; without it only the held-out losses are compared.
