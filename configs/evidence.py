@@ -147,12 +147,13 @@ TABLES = {
     rows={"token embeddings": ("tying_token_embeddings", 84.3), "none": ("tying_none", 83.6),
           "all embeddings": ("electra_small",)}),
   "generator-training": dict(
-    source="ELECTRA Figure 3", says="Neither a unigram generator nor an adversarial one is as good as maximum likelihood.",
+    source="ELECTRA Figure 3",
+    says="Neither a unigram generator nor an adversarial one is as good as maximum likelihood.",
     rows={"ELECTRA": ("electra_small",), "unigram": ("generator_unigram",), "adversarial": ("adversarial",)}),
   "appendix-f-electra": dict(
     source="ELECTRA Appendix F", says="Other draws of the generator and a contrastive objective do not help.",
-    rows={"ELECTRA": ("electra_small",), "temperature 2": ("temperature",), "never the original": ("excluded_original",),
-          "contrastive": ("contrastive",)}),
+    rows={"ELECTRA": ("electra_small",), "temperature 2": ("temperature",),
+          "never the original": ("excluded_original",), "contrastive": ("contrastive",)}),
   "appendix-f-bert": dict(
     source="ELECTRA Appendix F", says="Masks on rare or hard tokens bring BERT little.",
     rows={"BERT": ("bert_small",), "rare tokens": ("rare_tokens",), "hard tokens": ("hard_tokens",)}),

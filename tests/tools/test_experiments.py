@@ -554,8 +554,11 @@ def test_verdicts_count_the_chance_of_pretraining():
             "train_flops": 8e15} | more
 
   figures_of = [row("ELECTRA", 60.0), row("BERT", 58.0)]
-  chance = pages.chance_of_pretraining([row("Replace MLM", 50.0, spread=2.0, pretrainings=3)])
+  several = [row("Replace MLM", 50.0, spread=2.0, pretrainings=3),
+             row("Replace MLM", 45.0, spread=3.0, pretrainings=3, train_flops=2e15)]
+  chance = pages.chance_of_pretraining(several, 1e17)
   assert chance == {"glue/average": 2.0}
+  assert [pages.chance_of_pretraining(several, budget) for budget in (4e15, 1e15)] == [{"glue/average": 3.0}] * 2
   (alone,), (counted,) = report.compare(of, figures_of), report.compare(of, figures_of, chance)
   assert [pages.verdict(of, one) for one in (alone, counted)] == ["confirmed", "within noise"]
   assert pages.verdict(of, counted._replace(ours=6.0)) == "opposite"

@@ -14,13 +14,22 @@ INTRODUCTION, NOTEBOOK = "introduction.md", "notebook.md"  # written by hand
 BUDGETS = "{}-budgets.png"  # the picture of a claim at several budgets
 
 
-def chance_of_pretraining(rows: Sequence[Mapping]) -> dict[str, float]:
-  """GLUE's metrics -> standard deviation between pre-trainings of one model, pooled over the models with several."""
-  spreads = {}
+def chance_of_pretraining(rows: Sequence[Mapping], budget: float) -> dict[str, float]:
+  """GLUE's metrics -> standard deviation between pre-trainings of one model, pooled over the models with several.
+
+  Args:
+    rows: of evidence.json.
+    budget: training FLOPs of the models in question: of the others those count whose budget is the largest up to this
+      one, to one digit, or else the smallest; close to a plateau the chance is larger.
+  """
+  spreads: dict[float, dict[str, list[float]]] = {}
   for row in rows:
     if row.get("pretrainings", 1) > 1 and row["metric"].startswith("glue/"):
-      spreads.setdefault(row["metric"], []).append(row["spread"])
-  return {metric: statistics.fmean(spread**2 for spread in each) ** 0.5 for metric, each in spreads.items()}
+      own = spreads.setdefault(float(f"{row['train_flops']:.1g}"), {})
+      own.setdefault(row["metric"], []).append(row["spread"])
+  below = [of for of in spreads if of <= float(f"{budget:.1g}")]
+  nearest = spreads[max(below) if below else min(spreads)] if spreads else {}
+  return {metric: statistics.fmean(spread**2 for spread in each) ** 0.5 for metric, each in nearest.items()}
 
 
 def verdict(of: Table, difference: Difference) -> str:
@@ -39,13 +48,14 @@ def main_rows(of: Table, rows: Sequence[Mapping]) -> list[Mapping]:
 
 def by_budget(of: Table, rows: Sequence[Mapping]) -> dict[float, list[Difference]]:
   """Training FLOPs -> the differences there; one entry where a table was run once."""
-  chance, budgets = chance_of_pretraining(rows), {}
+  budgets: dict[float | None, list[Mapping]] = {}
   for row in rows:
     if row["claim"] == of.name and row["metric"] == metric_key(of.metrics[0]):
       budgets.setdefault(row.get("budget"), []).append(row)
   main = main_rows(of, rows)
-  return {budget or main[0]["train_flops"]: compare(of, own, chance)
-          for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
+  flops = {budget or main[0]["train_flops"]: own
+           for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
+  return {budget: compare(of, own, chance_of_pretraining(rows, budget)) for budget, own in flops.items()}
 
 
 def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
@@ -65,14 +75,15 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
 
 def claims(rows: Sequence[Mapping]) -> str:
   """A Markdown table: a line for each difference that a paper names and that was run, and the tables never run."""
-  lines, not_run, chance = [], [], chance_of_pretraining(rows)
+  lines, not_run = [], []
   for file in FILES:
     for of in tables(file).values():
       own = main_rows(of, rows)
       if not own:
         not_run.append(of)
         continue
-      compared, link = compare(of, own, chance), f"[{of.name}]({of.name}.md): {of.says}"
+      compared = compare(of, own, chance_of_pretraining(rows, own[0]["train_flops"]))
+      link = f"[{of.name}]({of.name}.md): {of.says}"
       several = max(row.get("pretrainings", 1) for row in own)
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
       for number, difference in enumerate(compared):
@@ -87,7 +98,8 @@ def claims(rows: Sequence[Mapping]) -> str:
 def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
   own, budgets = main_rows(of, rows), by_budget(of, rows)
   parts = [f"# {of.name}: {of.source}", f"*{of.says}* `{own[0]['command']}`", table(of, own)]
-  parts += ["\n".join(lines) for lines in [differences(of, own, chance_of_pretraining(rows))] if lines]
+  parts += ["\n".join(lines) for lines in [differences(
+    of, own, chance_of_pretraining(rows, own[0]["train_flops"]))] if lines]
   if len(budgets) > 1:
     parts.append(plotting.markdown(
       [f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}", *map(_flops, budgets)],
