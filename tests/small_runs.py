@@ -1,18 +1,34 @@
 """Runs in which everything is small, around a model that compiles in a moment; and what must be true of any error."""
 
 import hashlib
+import os
 import pathlib
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from configs import tiny
 from electra_jax import objectives, pretrain
 from electra_jax.errors import UserError
 from tests import fake_objective
-from tests.test_pretrain import write_corpus
+from tests.conftest import ONE_DEVICE, ROOT
 
 STEPS = 4
+WORDS = ["the", "sea", "and", "a", "ship", "went", "over", "under", "cold", "bright", "water", "while", "seven",
+         "sailors", "sang", "old", "songs", "about", "home"]
+
+
+def write_corpus(path, num_documents=60):
+  rng = np.random.default_rng(0)
+  path.write_text("\n\n".join("\n".join(" ".join(rng.choice(WORDS, 12)) + "." for _ in range(4))
+                              for _ in range(num_documents)))
+  return path
+
+
+def environment(flags=ONE_DEVICE):
+  """Of a process that computes as these tests do, on one device."""
+  return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
 
 class Place(NamedTuple):

@@ -24,12 +24,12 @@ from tests.small_runs import (
   STEPS,
   assert_four_parts,
   contents,
+  environment,
   flip_byte,
   refused,
   shard_of,
   small,
 )
-from tests.test_pretrain import environment
 
 pytestmark = pytest.mark.usefixtures("quick_model")
 

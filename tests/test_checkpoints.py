@@ -18,8 +18,8 @@ from electra_jax.tools import report
 from electra_jax.training import checkpoint_reading, checkpoints
 from electra_jax.training.train_state import abstract_state, init_state
 from tests import fake_objective
-from tests.small_runs import Place, contents, small
-from tests.test_pretrain import tiny_config, write_corpus
+from tests.small_runs import Place, contents, small, write_corpus
+from tests.test_pretrain import tiny_config
 
 CONFIG = tiny_config()
 TX = optim.make(CONFIG.optimizer, CONFIG.train.num_steps)[0]

@@ -15,8 +15,8 @@ from electra_jax.training import checkpoint_reading, checkpoints
 from electra_jax.training.train_state import abstract_state, init_state
 from tests import fake_objective
 from tests.objectives.test_objectives import make_batch
-from tests.small_runs import Place, small
-from tests.test_pretrain import tiny_config, write_corpus
+from tests.small_runs import Place, small, write_corpus
+from tests.test_pretrain import tiny_config
 
 MESHES = ((2, 2, 2), (1, 4, 1), (4, 1, 1), (1, 1, 1), (1, 2, 4))  # 8 -> 4 -> 4 -> 1 -> 8 devices
 

@@ -25,8 +25,7 @@ from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 from tests.conftest import ROOT
 from tests.fault_injection import run
-from tests.small_runs import STEPS, assert_four_parts, contents, flip_byte, refused, shard_of, small
-from tests.test_pretrain import environment
+from tests.small_runs import STEPS, assert_four_parts, contents, environment, flip_byte, refused, shard_of, small
 
 pytestmark = pytest.mark.usefixtures("quick_model")
 

@@ -17,7 +17,7 @@ from electra_jax import metrics
 from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 from tests.conftest import ONE_DEVICE, ROOT
-from tests.test_pretrain import write_corpus
+from tests.small_runs import write_corpus
 
 LAUNCH = ROOT / "launch"
 SCRIPTS = [*sorted(LAUNCH.glob("**/*.sh")), LAUNCH / "slurm.sbatch", ROOT / "tests/run.sh"]

@@ -18,8 +18,7 @@ from electra_jax.tasks import custom, sequences
 from electra_jax.tasks.records import Record
 from electra_jax.training import memory
 from tests.conftest import ROOT
-from tests.small_runs import assert_four_parts
-from tests.test_pretrain import environment
+from tests.small_runs import assert_four_parts, environment
 
 # ---- length: whatever the input ----
 

@@ -14,8 +14,8 @@ from electra_jax.training import checkpoints, nonfinite
 from electra_jax.training import step as step_lib
 from electra_jax.training.train_state import TrainState
 from tests import fake_objective
-from tests.small_runs import Place, small
-from tests.test_pretrain import tiny_config, write_corpus
+from tests.small_runs import Place, small, write_corpus
+from tests.test_pretrain import tiny_config
 
 
 @pytest.mark.parametrize("fault", ["loss", "gradient"])

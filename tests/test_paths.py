@@ -16,8 +16,7 @@ from electra_jax.exchange import tf_checkpoint
 from electra_jax.finetuning import results
 from electra_jax.training import checkpoints, workdir
 from tests.conftest import ROOT
-from tests.small_runs import assert_four_parts, contents, small
-from tests.test_pretrain import environment
+from tests.small_runs import assert_four_parts, contents, environment, small
 
 pytestmark = pytest.mark.usefixtures("quick_model")
 

@@ -21,7 +21,7 @@ from electra_jax import distributed, metrics
 from electra_jax.errors import Interrupted, NoAnswerError
 from electra_jax.training import checkpoints
 from tests.conftest import ROOT
-from tests.test_pretrain import write_corpus
+from tests.small_runs import write_corpus
 
 STEPS = 12
 

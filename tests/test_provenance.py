@@ -11,8 +11,7 @@ from electra_jax.data import shards
 from electra_jax.errors import UserError
 from electra_jax.tools import prepare_data
 from electra_jax.training import checkpoints, workdir
-from tests.small_runs import STEPS, assert_four_parts, contents, small
-from tests.test_pretrain import write_corpus
+from tests.small_runs import STEPS, assert_four_parts, contents, small, write_corpus
 
 pytestmark = pytest.mark.usefixtures("quick_model")
 

@@ -19,8 +19,8 @@ from electra_jax.training import checkpoints
 from tests.conftest import ROOT
 from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_published import config_of
+from tests.small_runs import write_corpus
 from tests.test_net import one_device
-from tests.test_pretrain import write_corpus
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [chr(ord("a") + i) for i in range(22)]

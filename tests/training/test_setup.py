@@ -13,8 +13,7 @@ from electra_jax.objectives.base import Objective, Phase
 from electra_jax.tools import bench, compile_program
 from electra_jax.training import memory, setup, step
 from tests import fake_objective
-from tests.small_runs import Place, small
-from tests.test_pretrain import write_corpus
+from tests.small_runs import Place, small, write_corpus
 
 
 class Made(Exception):

@@ -9,9 +9,8 @@ from electra_jax import config as config_lib
 from electra_jax import objectives, pretrain
 from electra_jax.training import checkpoints
 from tests import fake_objective
-from tests.small_runs import Place, contents
+from tests.small_runs import Place, contents, write_corpus
 from tests.test_configs import ABLATIONS, RECIPES, recipe
-from tests.test_pretrain import write_corpus
 
 
 def shrunk(argument, place, **changes):
