@@ -40,6 +40,8 @@ ONLY_IN = {  # package -> files that may import it
   "sentencex": {"data/sources/sentence_splitting.py"},
   "torch": {"exchange/torch_files.py",  # pickled tensors, weights only; optional
             "exchange/onnx_files.py"},  # its exporter; optional
+  "transformers": {"data/tokenizers/published_vocabulary.py",  # its AutoTokenizer; optional
+                   "exchange/onnx_files.py"},
   "safetensors": {"exchange/hf.py"},
   "matplotlib": {"plotting.py", "tools/plot_run.py", "tools/report_page.py"},  # the last two: lines of a key; its text
 }

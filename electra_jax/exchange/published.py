@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax import sharding
 from electra_jax.data import tokenizers
-from electra_jax.data.tokenizers import fairseq_vocabulary, published_source
+from electra_jax.data.tokenizers import fairseq_vocabulary, published_vocabulary
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, hub, initial, mapping
 from electra_jax.exchange.mapping import Weights
@@ -219,7 +219,7 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
   try:
     beside = load_tokenizer(path)
   except UserError as error:
-    if not error.what.startswith((NO_VOCABULARY, published_source.UNSUPPORTED, "This tokenizer.json is of a form")):
+    if not error.what.startswith((NO_VOCABULARY, published_vocabulary.UNSUPPORTED)):
       raise
     note = f" Its vocabulary could not be compared: {error.what}."
   else:
