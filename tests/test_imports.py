@@ -34,7 +34,7 @@ FORBIDDEN = {  # folder -> packages it must never import
 ONLY_IN = {  # package -> files that may import it
   "tensorflow": {"data/readers.py",  # tf.data
                  "exchange/tf_checkpoint.py"},  # nothing else reads the table and the shards of a released checkpoint
-  "tensorflow_datasets": {"data/sources/tfds.py"}, "pyarrow": {"data/sources/records.py"},
+  "tensorflow_datasets": {"data/sources/tfds.py"}, "pyarrow": {"data/sources/records.py", "data/sources/lines.py"},
   "etils": {"data/sources/files.py"},
   "datasets": {"data/sources/hf_datasets.py"},
   "sentencex": {"data/sources/sentence_splitting.py"},

@@ -22,7 +22,7 @@ FLAGS = flags.FLAGS
 USAGE = """Looks into checkpoints, compares two, or averages the last ones of a run.
 
   What is in the newest:   python -m electra_jax.tools.checkpoints show runs/base
-  ... in one, some of it:  python -m electra_jax.tools.checkpoints show runs/base/checkpoints/5000 --only='.*kernel'
+  ... in one:              python -m electra_jax.tools.checkpoints show runs/base/checkpoints/5000
   How do two differ?       python -m electra_jax.tools.checkpoints compare runs/base runs/other
   ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
   Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
@@ -76,38 +76,22 @@ def show(paths: list[str]) -> str:
   """A line for each parameter: shape, type, norm and root mean square; then the sum.
 
   Raises:
-    UserError: as `load`, or --only is no regular expression or fits nothing.
+    UserError: as `load`.
   """
   parts = []
   for path in paths:
     saved = load(path)
-    chosen = only(saved.params)
     rows: list[tuple[str, ...]] = [("parameter", "shape", "type", "norm", "rms")]
-    for name, value in chosen.items():
+    for name, value in saved.params.items():
       norm = float(np.linalg.norm(value.astype(np.float64)))
       num_bad = int((~np.isfinite(value)).sum())
       rows.append((name, "x".join(map(str, value.shape)) or "-", str(value.dtype), f"{norm:.6g}",
                    f"{num_bad} NOT FINITE" if num_bad else f"{norm / max(1, value.size) ** 0.5:.4g}"))
-    total = sum(value.size for value in chosen.values())
-    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in chosen.values()) ** 0.5
+    total = sum(value.size for value in saved.params.values())
+    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in saved.params.values()) ** 0.5
     parts.append(f"{saved.name}\n{columns(rows, '<>><<')}\n"
-                 f"{len(chosen)} arrays, {total:,} parameters, norm {norm:.6g}")
+                 f"{len(saved.params)} arrays, {total:,} parameters, norm {norm:.6g}")
   return "\n\n".join(parts)
-
-
-def only(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The parameters that --only names; all without it."""
-  if not FLAGS.only:
-    return params
-  try:
-    chosen = {name: value for name, value in params.items() if re.fullmatch(FLAGS.only, name)}
-  except re.error as error:
-    raise UserError("--only is no regular expression", got=f"{FLAGS.only!r}: {error}",
-                    allowed="a pattern for whole names", fix="for example --only='.*/kernel'") from error
-  if not chosen:
-    raise UserError("--only fits no parameter", got=FLAGS.only, allowed=f"names like {', '.join(list(params)[:3])}",
-                    fix="it must fit the whole name: --only='.*kernel'")
-  return chosen
 
 
 def columns(rows: list[tuple[str, ...]], aligned: str) -> str:
@@ -130,7 +114,7 @@ def compare(paths: list[str]) -> str:
     raise UserError("Two checkpoints are compared", got=f"{len(paths)}: {' '.join(paths)}",
                     allowed="two folders of runs or of checkpoints", fix="see --help for an example")
   first, second = map(load, paths)
-  a, b = only(first.params), only(second.params)
+  a, b = first.params, second.params
   lines = [f"a: {first.name}", f"b: {second.name}"]
   changes = config_lib.diff(first.config, second.config)
   lines += [f"config {key}: {was!r} in a, {now!r} in b" for key, (was, now) in changes.items()]
@@ -198,7 +182,6 @@ COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": comp
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
-  flags.DEFINE_string("only", "", "show, compare: regular expression that a parameter's whole name must fit.")
   flags.DEFINE_integer("last", 2, "average: so many of the newest checkpoints.", lower_bound=2)
   flags.DEFINE_string("out", None, "average: the new workdir.")
 

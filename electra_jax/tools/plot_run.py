@@ -17,7 +17,6 @@ USAGE = """Draws the curves of one or several runs into one picture: losses, qua
 
   One run:               python -m electra_jax.tools.plot_run runs/tiny
   Several, one picture:  python -m electra_jax.tools.plot_run runs/tiny runs/other --out=both.png
-  The beginning in view: python -m electra_jax.tools.plot_run runs/base --log_steps --out=base.pdf
 
 One run has a colour for each curve; several have a colour for each run and a line style for each curve. The picture is
 curves.png in the first WORKDIR unless --out says otherwise. A run that is still running is drawn as far as it is."""
@@ -46,7 +45,7 @@ PANELS = (
 CONSTANTS = ("eval/unigram_entropy", "rtd/constant_loss")  # drawn as a level across the panel
 
 
-def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> str:
+def plot_runs(workdirs: Sequence[str], out: str) -> str:
   """Draws loss, quality and speed over steps, the runs overlaid, and returns `out`; the file appears whole.
 
   Panels without a value in any run (RTD of a masked LM) are left out.
@@ -54,7 +53,6 @@ def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> 
   Args:
     workdirs: folders with a metrics.jsonl.
     out: the picture's path; its ending gives the format: png, pdf, svg.
-    log_steps: a logarithmic step axis: the fast beginning of a long run in view.
 
   Raises:
     UserError: a workdir has no metrics, none of them can be drawn, or `out` cannot be written.
@@ -68,7 +66,7 @@ def plot_runs(workdirs: Sequence[str], out: str, *, log_steps: bool = False) -> 
   lines = math.ceil(len(panels) / columns)
   figure = plotting.new(6.5 * columns, 4.0 * lines)
   for index, panel in enumerate(panels):
-    draw(figure.add_subplot(lines, columns, index + 1), panel, runs, log_steps)
+    draw(figure.add_subplot(lines, columns, index + 1), panel, runs)
   plotting.save(figure, out)
   return out
 
@@ -94,7 +92,7 @@ def _curve(rows: list[dict], split: str | None, name: str) -> tuple[list[int], l
   return [step for step, _ in points], [value for _, value in points]
 
 
-def draw(axes: Any, panel: tuple, runs: Mapping[str, list[dict]], log_steps: bool = False) -> None:
+def draw(axes: Any, panel: tuple, runs: Mapping[str, list[dict]]) -> None:
   """One panel: with one run a colour per curve, with several a colour per run and a line style per curve."""
   title, unit, curves = panel
   for run_index, (run, rows) in enumerate(runs.items()):
@@ -110,8 +108,6 @@ def draw(axes: Any, panel: tuple, runs: Mapping[str, list[dict]], log_steps: boo
         marker = "." if len(steps) == 1 and line == "-" else ""  # a single point has no line
         axes.plot(steps, values, marker + line, linewidth=1.2, markersize=4, **style)
   axes.set(title=title, xlabel="step (optimizer updates)", ylabel=unit)
-  if log_steps:
-    axes.set_xscale("log")
   if unit == "tokens per second":
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
@@ -132,7 +128,6 @@ def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.DEFINE_string("out", "", "The picture; by default curves.png in the first WORKDIR.")
-  flags.DEFINE_bool("log_steps", False, "A logarithmic step axis.")
 
 
 def main(argv: list[str]) -> None:
@@ -140,7 +135,7 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise UserError("Nothing says which run", got="no workdir", allowed="one or several workdirs",
                     fix="python -m electra_jax.tools.plot_run runs/tiny")
-  print(plot_runs(argv[1:], FLAGS.out or os.path.join(argv[1], "curves.png"), log_steps=FLAGS.log_steps))
+  print(plot_runs(argv[1:], FLAGS.out or os.path.join(argv[1], "curves.png")))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ REFUSED = {  # name -> (content, what the error says)
   "squad.json": ('{"version": "1.1", "data": []}', "'version', 'data'"),
   "strings.json": ('["The river", "The mill"]', "record 1: a str"),
   "strings": ('["The river", "The mill"]', "record 1"),
-  "cut.json": (PRETTY[:-40], "A JSON file is broken"), "open.json": ('[{"text": "The river"}', "ends inside an array"),
+  "cut.json": (PRETTY[:-40], "A JSON file is broken"),
+  "open.json": ('[{"text": "The river"}', "Expecting ',' delimiter"),
   "prose.json": ("The river", "A JSON file is broken"), "first.txt": ('{"text": "one"}\nThe river\n', "first.txt:2"),
   "latin.json": ('[{"text": "M\xfchle"}]'.encode("latin1"), "not UTF-8")}
 

@@ -27,7 +27,7 @@ def given(monkeypatch):
   """Sets the flags that a command reads."""
   def set_flags(**values):
     class Flags:
-      only, last, out = values.get("only", ""), values.get("last", 2), values.get("out")
+      last, out = values.get("last", 2), values.get("out")
     monkeypatch.setattr(tool, "FLAGS", Flags)
 
   set_flags()
@@ -43,8 +43,6 @@ def test_show_names_shapes_norms_and_the_step(workdir, given):
   assert row[1:3] == ["64x64", "float32"] and float(row[3]) == pytest.approx(np.linalg.norm(kernel), rel=1e-4)
   total = sum(value.size for value in saved.params.values())
   assert lines[-1].startswith(f"{len(saved.params)} arrays, {total:,} parameters, norm ")
-  given(only=".*mlm_head.*")
-  assert len(tool.show([workdir]).splitlines()) == 5 + 3
 
 
 def test_compare_two_steps_and_itself(workdir, given):
@@ -90,8 +88,6 @@ def test_average_is_the_mean_and_answers(workdir, given, tmp_path):
   ("average", ["W/checkpoints/20"], dict(out="new"), "needs one run"),
   ("compare", ["W"], {}, "Two checkpoints"),
   ("show", ["W/checkpoints/30"], {}, "No checkpoint to read"),
-  ("show", ["W"], dict(only="("), "no regular expression"),
-  ("show", ["W"], dict(only="kernel"), "fits no parameter"),
 ])
 def test_mistakes(workdir, given, command, paths, options, said):
   given(**options)
@@ -101,7 +97,6 @@ def test_mistakes(workdir, given, command, paths, options, said):
 
 def test_main_prints_and_explains(workdir, given, monkeypatch, capsys):
   monkeypatch.setattr(tool.main_lib, "start_jax", lambda: None)
-  given(only=".*rtd_head.*")
   tool.main(["checkpoints", "show", workdir])
   assert capsys.readouterr().out.count("discriminator/rtd_head/") == 4
   for wrong in (["show"], ["shwo", workdir], []):

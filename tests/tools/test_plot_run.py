@@ -46,7 +46,7 @@ def panels(monkeypatch, workdirs, out, **options):
 
 
 def test_one_run(tmp_path, monkeypatch):
-  drawn = panels(monkeypatch, [write_run(tmp_path / "a", electra_rows())], tmp_path / "c.png", log_steps=True)
+  drawn = panels(monkeypatch, [write_run(tmp_path / "a", electra_rows())], tmp_path / "c.png")
   assert drawn == {
     "Masked language model: loss": {"training": 10, "held-out": 1, "unigram entropy of held-out tokens": 2},
     "Replaced-token detection: loss": {"training": 10},
@@ -94,6 +94,6 @@ def test_unwritable_picture(tmp_path, out):
 
 def test_command_writes_into_the_first_workdir(tmp_path, capsys, monkeypatch):
   workdir = write_run(tmp_path / "a", electra_rows())
-  monkeypatch.setattr(plot_run, "FLAGS", SimpleNamespace(out="", log_steps=False))
+  monkeypatch.setattr(plot_run, "FLAGS", SimpleNamespace(out=""))
   plot_run.main(["plot_run", workdir])
   assert capsys.readouterr().out.strip() == f"{workdir}/curves.png"

@@ -4,13 +4,9 @@
 compressed file the offsets count unpacked bytes.
 """
 
-import gzip
 import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
-
-import zstandard
 
 from electra_jax.data.sources.files import open_file
 from electra_jax.errors import UserError
@@ -20,6 +16,8 @@ MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may h
 
 HEAD_BYTES = 1 << 16  # of a file, that tell its form
 _CONVERT = "convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`"
+# Suffix after which a file name counts as if it were not there -> how the file is packed.
+COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 TAR_MARK = slice(257, 262)  # where a tar archive says "ustar"
 
 # Files whose first bytes say that they are no text: what a user most often leaves in a corpus folder.
@@ -82,13 +80,22 @@ def read_head(path: str) -> tuple[bytes, bool]:
 
 def _chunks(path: str) -> Iterator[bytes]:
   """The unpacked bytes of a file."""
-  unpack = COMPRESSIONS.get(os.path.splitext(path.lower())[1], _plain_chunks)
+  kind = COMPRESSIONS.get(os.path.splitext(path.lower())[1])
   try:
-    with open_file(path) as file:
-      yield from unpack(file, path)
+    with open_file(path) as file, _unpacked(file, kind) if kind else file as unpacked:
+      yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
   except OSError as error:
+    if kind and error.errno is None:  # of the library, not of the disk
+      raise UserError(f"A {kind} file is damaged or truncated", got=f"{path}: {error}", fix="copy or pack it again; "
+                      f"`{kind} -t FILE` tests it", allowed=f"a complete {kind} file") from error
     raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
                     allowed="a readable file", fix="check the file's permissions and its disk") from error
+
+
+def _unpacked(file: BinaryIO, kind: str):
+  import pyarrow  # takes a while
+
+  return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), kind)
 
 
 def universal_split(text: str) -> list[str]:
@@ -139,49 +146,3 @@ def _no_text(path: str, got: str) -> UserError:
   return UserError("A file is binary, not text", got=f"{path}: {got}",
                    allowed="UTF-8 text or JSONL, plain, .gz or .zst",
                    fix="convert it to text, or leave it out with a glob: --config.data.path='DIR/**/*.txt'")
-
-
-# ---- compression: file -> chunks of unpacked bytes ----
-
-
-def _plain_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
-  del path
-  return iter(lambda: file.read(CHUNK_BYTES), b"")
-
-
-def _gzip_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
-  try:
-    with gzip.GzipFile(fileobj=file) as unpacked:
-      yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
-  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-    raise _bad_archive(path, "gzip", file.tell(), error) from error
-
-
-def _zstd_chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
-  stream, started = None, False
-  try:
-    while data := file.read(CHUNK_BYTES >> 4):  # small, since one chunk may unpack to a hundred times its size
-      while data:
-        if stream is None:
-          stream = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
-        unpacked = stream.decompress(data)
-        data, started = stream.unused_data, True
-        if stream.eof:  # another frame may follow, as in files that were joined with cat
-          stream = None
-        if unpacked:
-          yield unpacked
-  except zstandard.ZstdError as error:
-    raise _bad_archive(path, "zstd", file.tell(), error) from error
-  if started and stream is not None:  # the library itself ends silently here
-    raise _bad_archive(path, "zstd", file.tell(), "it ends inside a compressed frame")
-
-
-def _bad_archive(path: str, kind: str, offset: int, error: object) -> UserError:
-  return UserError(f"A {kind} file is damaged or truncated",
-                   got=f"{path}: {error} (at or before byte {offset} of the file)", allowed=f"a complete {kind} file",
-                   fix=f"copy or pack it again; `{kind} -t FILE` tests it")
-
-
-# suffix after which a file name counts as if it were not there -> (file, path) -> chunks of unpacked bytes.
-COMPRESSIONS: dict[str, Callable[[BinaryIO, str], Iterator[bytes]]] = {
-  ".gz": _gzip_chunks, ".tgz": _gzip_chunks, ".zst": _zstd_chunks}

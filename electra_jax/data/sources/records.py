@@ -17,7 +17,7 @@ from electra_jax.errors import UserError, named
 
 PARQUET_ROWS = 256  # that are unpacked at once
 
-_VALUE = re.compile(r"[^\s,]")  # where a value of JSON, or the end of an array, begins
+_VALUE = re.compile(r"[^\s,]")  # where a value of JSON begins
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -109,25 +109,15 @@ def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
 
 def _json_records(text: str, path: str) -> Iterator[object]:
   """The items of arrays, and the values outside of them."""
-  def broken(got: str) -> UserError:
-    return UserError("A JSON file is broken", got=f"{path}: {got}", allowed="an array of objects, or objects",
-                     fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
-                     "like JSON is read with --config.data.text_format=text")
-
-  decode, start, is_in_array, number = json.JSONDecoder().raw_decode, 0, False, 0
-  while value := _VALUE.search(text, start):
-    start = value.start()
-    if text[start] == ("]" if is_in_array else "["):
-      is_in_array, start = not is_in_array, start + 1
-      continue
-    try:
-      record, start = decode(text, start)
-    except (ValueError, RecursionError) as error:
-      raise broken(f"record {number + 1}: {error}") from error
-    number += 1
-    yield record
-  if is_in_array:
-    raise broken(f"it ends inside an array, behind record {number}")
+  decode, start = json.JSONDecoder().raw_decode, 0
+  try:
+    while value := _VALUE.search(text, start):
+      record, start = decode(text, value.start())
+      yield from record if isinstance(record, list) else [record]
+  except (ValueError, RecursionError) as error:
+    raise UserError("A JSON file is broken", got=f"{path}: {error}", allowed="an array of objects, or objects",
+                    fix="repair it or write it as JSON lines; if it was cut off, copy it again; text that only looks "
+                    "like JSON is read with --config.data.text_format=text") from error
 
 
 def read_table(path: str, reading: Reading, kind: str) -> Iterator[list[str]]:

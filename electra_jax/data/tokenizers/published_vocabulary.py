@@ -113,7 +113,8 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
   try:
     import transformers
   except ImportError as error:
-    raise refused(error, "pip install transformers, which knows the settings of every model") from error
+    raise UserError("A vocabulary has settings next to it, and what reads them is not installed",
+                    got=f"{folder}: {error}", allowed="transformers", fix="pip install '.[hf]'") from error
   contents: dict[str, Any] = {name: {} for name in SETTINGS}
   for name in (SETTINGS | {"vocab.txt"}) & files.keys():
     content = _read(files[name])
@@ -126,7 +127,9 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
   asked = {} if described or lowercase is None or settings.get("do_lower_case") is not None else {
     "do_lower_case": lowercase}
   try:
-    theirs: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **asked)
+    is_unnamed = "vocab.txt" in files and not described and not settings.get("tokenizer_class")
+    reader: Any = transformers.BertTokenizer if is_unnamed else transformers.AutoTokenizer
+    theirs = reader.from_pretrained(folder, local_files_only=True, **asked)
     library = theirs.backend_tokenizer
   except Exception as error:  # of a malformed file the libraries raise anything
     raise refused(f"{named}: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
