@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import sys
 
 import pytest
 import sentencepiece
@@ -232,6 +233,14 @@ def test_settings_that_are_refused_are_named(tmp_path, name):
   with pytest.raises(UserError) as error:
     tokenizers.load_tokenizer(write(tmp_path / "m", files))
   assert named in error.value.got and error.value.fix and len(str(error.value)) < 2000
+
+
+def test_without_transformers_the_error_says_what_to_install(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "transformers", None)
+  with pytest.raises(UserError, match="not installed") as error:
+    tokenizers.load_tokenizer(write(tmp_path / "m", lower()))
+  assert error.value.fix == "pip install '.[hf]'"
+  assert tokenizers.load_tokenizer(write(tmp_path / "bare", {"vocab.txt": "\n".join(WORDS)})).kind == "wordpiece"
 
 
 @pytest.mark.parametrize("asked, said, expected", [

@@ -110,6 +110,7 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
               'set "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json') -> UserError:
     return UserError(UNSUPPORTED, got=f"{folder}: {got}", allowed="what transformers' AutoTokenizer reads", fix=fix)
 
+  os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # of PyTorch, which a tokenizer does without
   try:
     import transformers
   except ImportError as error:
@@ -124,23 +125,25 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
       contents[name] = _parse(content, files[name])
   settings, described = contents["tokenizer_config.json"], contents["tokenizer.json"].get("model", {})
   named = f"tokenizer_class={settings.get('tokenizer_class')!r}"
-  asked = {} if described or lowercase is None or settings.get("do_lower_case") is not None else {
-    "do_lower_case": lowercase}
+  is_bare = "vocab.txt" in files and not described
+  is_unsaid = is_bare and settings.get("do_lower_case") is None
+  asked = {"do_lower_case": lowercase} if is_unsaid and lowercase is not None else {}
   try:
-    is_unnamed = "vocab.txt" in files and not described and not settings.get("tokenizer_class")
+    is_unnamed = is_bare and not settings.get("tokenizer_class")
     reader: Any = transformers.BertTokenizer if is_unnamed else transformers.AutoTokenizer
     theirs = reader.from_pretrained(folder, local_files_only=True, **asked)
     library = theirs.backend_tokenizer
   except Exception as error:  # of a malformed file the libraries raise anything
-    raise refused(f"{named}: {type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
+    first_line = str(error).strip().partition("\n")[0]
+    raise refused(f"{named}: {type(error).__name__}: {first_line}") from error
   model = json.loads(library.to_str())["model"]
   overlooked = [f"{key}={described[key]!r}" for key in ("type", "continuing_subword_prefix") if described.get(key) and
                 described[key] != model.get(key)]
   if overlooked or not library.get_vocab().keys() - theirs.all_special_tokens:
     raise refused(f"{named} does not read {', '.join(overlooked) or 'the vocabulary that is there'}")
   entries, normalizer = list(library.get_vocab()), library.normalizer
-  if settings.get("do_lower_case") is None and not (asked or described) and _share_of_capitals(entries) > CAPITALS and (
-      normalizer and normalizer.normalize_str("A") == "a"):
+  folds = normalizer is not None and normalizer.normalize_str("A") == "a"
+  if is_unsaid and not asked and folds and _share_of_capitals(entries) > CAPITALS:
     raise refused("do_lower_case is unsaid, for which transformers takes true, but the vocabulary has capitals",
                   'write {"do_lower_case": false} (or true) into tokenizer_config.json next to it')
   roles = {role: name for role in SPECIAL_NAMES if (name := getattr(theirs, f"{role}_token", None))}
