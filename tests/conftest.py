@@ -92,6 +92,15 @@ def quick_model(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def one_device():
+  """For runs of real models whose subject is not the mesh."""
+  from tests import small_runs
+
+  with small_runs.devices(1):
+    yield
+
+
+@pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
   """A place with a run of the quick model, made once a module; tests that change anything take `place`."""
   from tests import small_runs

@@ -1,15 +1,17 @@
 """Runs in which everything is small, around a model that compiles in a moment; and what must be true of any error."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
 from configs import tiny
-from electra_jax import objectives, pretrain
+from electra_jax import objectives, pretrain, sharding
 from electra_jax.errors import UserError
 from tests import fake_objective
 from tests.conftest import ONE_DEVICE, ROOT
@@ -29,6 +31,15 @@ def write_corpus(path, num_documents=60):
 def environment(flags=ONE_DEVICE):
   """Of a process that computes as these tests do, on one device."""
   return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+@contextlib.contextmanager
+def devices(count):
+  """Runs within have so few devices: programs for one compile in less time than those for the eight of the tests."""
+  make_mesh = sharding.make_mesh
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, "make_mesh", lambda sizes, chosen=None: make_mesh(sizes, chosen or jax.devices()[:count]))
+    yield
 
 
 class Place(NamedTuple):
@@ -64,6 +75,7 @@ def small(place, **changes):
 def prepare(root, **changes):
   """A place with a corpus of 20 documents and a finished run of the quick model."""
   place = Place(root)
+  root.mkdir(exist_ok=True)
   write_corpus(place.corpus, num_documents=20)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(objectives, "make", fake_objective.make)

@@ -29,6 +29,8 @@ from electra_jax.training import checkpoints
 from electra_jax.training import workdir as workdir_lib
 from tests.workdirs import make_workdir
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 GOOD, BAD = ["the cat sat on the mat", "a dog came in glad"], ["rain fell all night", "nobody left the roof"]
 
 

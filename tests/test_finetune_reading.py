@@ -17,6 +17,7 @@ from electra_jax.tasks import squad_scoring
 from electra_jax.tools import export
 from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.training import checkpoints
+from tests.small_runs import devices
 from tests.workdirs import make_workdir
 
 PLACES = ["roof", "mat", "rain"]
@@ -66,7 +67,7 @@ SHORT = dict(max_length=32, max_question_length=8, window_stride=8)
 
 
 @pytest.mark.parametrize("argument", ["v1.1,roberta", "v2.0"])  # an independent and a joint head
-def test_squad(argument, source, tmp_path, capsys):
+def test_squad(argument, source, tmp_path, capsys, one_device):
   version = argument[:4]
   summary = run(squad.get_config(argument), source, str(tmp_path), **SHORT, write_test_predictions=True)
   data = json.loads((source[0] / f"dev-{version}.json").read_text())["data"][0]["paragraphs"]
@@ -99,21 +100,23 @@ def test_squad(argument, source, tmp_path, capsys):
 
 def test_a_joint_head_learns_every_answer_and_goes_on_after_a_kill(source, tmp_path, monkeypatch):
   """Two seeds in one program, parameters split over devices; what is predicted later is what the dev set was told."""
-  workdir = str(tmp_path / "run")
+  workdir, start = str(tmp_path / "run"), make_workdir(source[0], tiny, "wordpiece", num_layers=2)
 
   def train():
     c = squad.get_config("v2.0")
     c.mesh.fsdp = 2
     c.model.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return run(c, source, workdir, **SHORT, rate=5e-3, num_epochs=12.0, num_seeds=2, seeds_at_once=2)
+    return run(c, (source[0], start), workdir, **SHORT, rate=5e-3, num_epochs=12.0, num_seeds=2, seeds_at_once=2)
 
   scored = []
   monkeypatch.setattr(results, "describe_scores", lambda *_: scored.append(
     len(scored) == 1 and os.kill(os.getpid(), signal.SIGTERM)) or "")
-  with pytest.raises(Interrupted, match="same command resumes"):
-    train()
-  monkeypatch.undo()
-  assert train()["best_exact"]["min"] == 1.0  # every answer, and "" where there is none
+  with devices(2):
+    with pytest.raises(Interrupted, match="same command resumes"):
+      train()
+    monkeypatch.undo()
+    summary = train()
+  assert summary["best_exact"]["min"] == 1.0  # every answer, and "" where there is none
   assert results.read_json(f"{workdir}/results.json")["ensemble"]["best_exact"] == 1.0
   with np.load(f"{workdir}/seeds/0.npz") as arrays:
     assert arrays["dev/joint_span_head"].shape[1:] == (21, 4)  # [CLS] and task.num_best
@@ -133,7 +136,7 @@ def test_a_joint_head_learns_every_answer_and_goes_on_after_a_kill(source, tmp_p
   assert "task.span_head=independent" in caught.value.fix and not os.path.exists(tmp_path / "exported")
 
 
-def test_race(source, tmp_path):
+def test_race(source, tmp_path, one_device):
   summary = run(race.get_config(), source, str(tmp_path), max_length=48, max_question_length=16)
   assert {name for name, row in summary.items() if np.isfinite(row["median"])} == {"accuracy", "middle", "high"}
   answers = read(tmp_path, "dev_predictions.json")

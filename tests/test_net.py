@@ -5,7 +5,6 @@ Losses are compared to the last bit where the CPU, jax and the compiler's option
 within 1e-5.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -18,6 +17,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests import small_runs
 from tests.conftest import ROOT
 
 RECORD = ROOT / "tests" / "behaviour.json"
@@ -178,22 +178,9 @@ def machine() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  with one_device():
+  with small_runs.devices(1):
     write_corpus(path := tmp_path_factory.mktemp("net"))
     yield path
-
-
-@contextlib.contextmanager
-def one_device():
-  """Programs for one device compile in less time than those for the eight of the tests."""
-  import jax
-
-  from electra_jax import sharding
-
-  make_mesh = sharding.make_mesh
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(sharding, "make_mesh", lambda sizes, devices=None: make_mesh(sizes, devices or jax.devices()[:1]))
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +205,7 @@ def write(rows: list[str]) -> None:
   recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {"rows": {}}
   if rows and recorded["machine"] != machine():
     raise SystemExit(f"Single rows can only be recorded on the machine of the others: {recorded['machine']}")
-  with tempfile.TemporaryDirectory() as name, one_device():
+  with tempfile.TemporaryDirectory() as name, small_runs.devices(1):
     write_corpus(folder := pathlib.Path(name))
     found = {row: ROWS[row](row, folder) for row in rows or ROWS}
   kept = recorded["rows"] if rows else {}

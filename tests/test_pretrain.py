@@ -22,8 +22,7 @@ from electra_jax.training import step as step_lib
 from electra_jax.training import workdir as workdir_lib
 from electra_jax.training.train_state import abstract_state, init_state
 from tests.conftest import ONE_DEVICE, ROOT
-from tests.objectives.ablation_rows import initialise
-from tests.objectives.test_objectives import make_batch, value_and_gradients
+from tests.objectives.test_objectives import initialise, make_batch, value_and_gradients
 from tests.small_runs import STEPS, contents, environment, small, write_corpus
 
 

@@ -11,7 +11,7 @@ from electra_jax.data import shards
 from electra_jax.errors import UserError
 from electra_jax.tools import prepare_data
 from electra_jax.training import checkpoints, workdir
-from tests.small_runs import STEPS, assert_four_parts, contents, small, write_corpus
+from tests.small_runs import STEPS, assert_four_parts, contents, prepare, small, write_corpus
 
 pytestmark = pytest.mark.usefixtures("quick_model")
 
@@ -57,11 +57,21 @@ def other_shards(place):
   return {"data__path": "", "data__shards_path": str(place.new / "shards")}
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A place, and a copy of it as its run has left it."""
+  root = tmp_path_factory.mktemp("own")
+  place = prepare(root / "place")
+  shutil.copytree(place.root, root / "kept")
+  return place, root / "kept"
+
+
 @pytest.fixture
-def own(place):
+def own(trained):
   """A place whose run was trained on the place's own corpus, not on that of the fixture it was copied from."""
-  shutil.rmtree(place.run)
-  pretrain.pretrain(small(place), str(place.run))
+  place, kept = trained
+  shutil.rmtree(place.root)
+  shutil.copytree(kept, place.root)
   return place
 
 

@@ -28,14 +28,15 @@ def save_random_params(workdir: str, config, tokenizer, step: int) -> None:
   saved.close()
 
 
-def make_workdir(root: pathlib.Path, recipe, kind: str) -> str:
+def make_workdir(root: pathlib.Path, recipe, kind: str, num_layers: int = 1) -> str:
   """The workdir of a recipe module shrunk by `:tiny`, with a vocabulary of `kind` learnt from TEXT; made once."""
-  workdir = root / f"{recipe.__name__}_{kind}"
+  workdir = root / f"{recipe.__name__}_{kind}_{num_layers}"
   if workdir.exists():
     return str(workdir)
   workdir.mkdir()
   given = recipe.get_config("tiny")
   given.data.tokenizer.update(kind=kind, vocab_size=400)
+  given.model.num_hidden_layers = num_layers
   config = config_lib.resolve(given)
   config_lib.save(str(workdir / "config.json"), given, config)
   tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, iter(TEXT * 20), str(workdir / "tokenizer"), seed=0)

@@ -20,7 +20,8 @@ from tests.conftest import ROOT
 from tests.exchange.random_networks import BERT, ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_published import config_of
 from tests.small_runs import write_corpus
-from tests.test_net import one_device
+
+pytestmark = pytest.mark.usefixtures("one_device")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = [chr(ord("a") + i) for i in range(22)]
@@ -66,12 +67,6 @@ def pair(folder):
 def unshared_pair(folder):
   return {"discriminator": write_network(folder / "discriminator", "electra", ELECTRA, ("rtd_head",)),
           "generator": write_network(folder / "generator", "electra", GENERATOR, ("mlm_head",), 1)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_one_device():
-  with one_device():
-    yield
 
 
 def run(tmp_path, name, weights, **changes):

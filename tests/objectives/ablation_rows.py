@@ -3,13 +3,18 @@
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
-from electra_jax import sharding
-from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, value_and_gradients
+from tests.objectives.test_objectives import (
+  GENERATOR,
+  TRANSFORMER,
+  initialise,
+  make,
+  make_batch,
+  value_and_gradients,
+)
 
 EQUAL = FrozenConfigDict(dict(kind="learned", hidden_size=32, intermediate_size=64, num_attention_heads=2,
                               num_hidden_layers=1))
@@ -58,18 +63,6 @@ ROWS = {
     "generator/(layer_..|embeddings_project|mlm_head|baseline_head)/.*": True}, {"mlm/loss": LN100, "rtd/loss": LN2}),
   "rtd, unigram": ("rtd", dict(generator=UNIGRAM, token_counts=COUNTS), 0, BODY, {"rtd/loss": LN2}),
 }
-
-
-def initialise(objective, batch, scale=0.02):
-  """Parameters as BERT's initialisation makes them; drawn by NumPy, which has nothing to compile."""
-  rng = np.random.default_rng(0)
-
-  def draw(path, leaf):
-    kind = sharding.path_name(path).split("/")[-1]
-    return jnp.asarray({"scale": np.ones(leaf.shape), "bias": np.zeros(leaf.shape), "output_bias": np.zeros(leaf.shape)
-                        }.get(kind, scale * rng.normal(size=leaf.shape)), jnp.float32)
-
-  return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(objective.init, jax.random.key(0), batch))
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from electra_jax.models.bert import make_transformer_config
 from electra_jax.training import checkpoints, inputs
 from electra_jax.training import step as step_lib
 from electra_jax.training.train_state import TrainState
-from tests.objectives.ablation_rows import COUNTS, initialise
-from tests.objectives.test_objectives import FAST_TO_COMPILE, make_batch
+from tests.objectives.ablation_rows import COUNTS
+from tests.objectives.test_objectives import FAST_TO_COMPILE, initialise, make_batch
 
 ABLATIONS = sorted(ablations.ROWS)
 BATCH = make_batch() | {"nsp_label": jnp.arange(8, dtype=jnp.int32) % 2}
@@ -121,10 +121,10 @@ def write_corpus(path):
   return str(path)
 
 
-def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path):
+def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path, one_device):
   """Restarted at the border, where the copy is still to be made, and behind it, where it must not be made again."""
   given = shrink(ablations.get_config("figure3_two_stage,tiny"))
-  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1, reader="threads")
+  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.0, num_workers=1, reader="threads")
   given.train.log_every_steps = 1
   given.checkpoint.update(every_steps=1, keep_last=10)
   given.log.tensorboard = False

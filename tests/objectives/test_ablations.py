@@ -15,7 +15,15 @@ from electra_jax.errors import UserError
 from electra_jax.objectives import contrastive, generators, predictors, sampling, table
 from electra_jax.training.train_state import count_parameters
 from tests.objectives.ablation_rows import EQUAL, LN2, LN100, ROWS, init, run
-from tests.objectives.test_objectives import GENERATOR, TRANSFORMER, make, make_batch, moved, value_and_gradients
+from tests.objectives.test_objectives import (
+  FAST_TO_COMPILE,
+  GENERATOR,
+  TRANSFORMER,
+  make,
+  make_batch,
+  moved,
+  value_and_gradients,
+)
 
 IN_BFLOAT16 = ("replace_mlm", "all_tokens_mlm", "contrastive", "adversarial")  # the rest runs rtd's code
 
@@ -102,11 +110,15 @@ def numpy_losses(row, monkeypatch):
   return pairs, batch, params, jnp.asarray(corrupted)
 
 
+def compiled(encoder, method):
+  return jax.jit(lambda params, *arguments: encoder.apply(params, method, *arguments), compiler_options=FAST_TO_COMPILE)
+
+
 def test_replace_mlm_by_hand(monkeypatch):
   """Cross-entropy of the originals at the masked positions, of an encoder that reads the draws."""
   pairs, batch, params, corrupted = numpy_losses("replace_mlm", monkeypatch)
   encoder = predictors.Encoder("encoder", TRANSFORMER, ("mlm_head",))
-  logits = np.asarray(encoder.apply(params, "mlm_logits", batch, corrupted), np.float64)
+  logits = np.asarray(compiled(encoder, "mlm_logits")(params, batch, corrupted), np.float64)
   expected = 0.0
   for i, slot in np.argwhere(np.asarray(batch["masked_weights"])):
     expected -= logits[i, slot, batch["masked_ids"][i, slot]] - np.log(np.exp(logits[i, slot]).sum())
@@ -117,7 +129,7 @@ def test_contrastive_by_hand(monkeypatch):
   """Binary cross-entropy of "some token differs" from [CLS]; rows of drawn originals count as unchanged."""
   pairs, batch, params, corrupted = numpy_losses("contrastive", monkeypatch)
   encoder = predictors.Encoder("discriminator", TRANSFORMER, ("rtd_head", "sentence_head"))
-  hidden = encoder.apply(params, "encode", batch, corrupted)
+  hidden = compiled(encoder, "encode")(params, batch, corrupted)
   head = params["discriminator"]["sentence_head"]
   x = np.asarray(hidden[:, 0], np.float64) @ head["dense"]["kernel"] + head["dense"]["bias"]
   x = np.asarray(jax.nn.gelu(jnp.asarray(x), approximate=False)) @ head["output"]["kernel"] + head["output"]["bias"]
@@ -171,7 +183,7 @@ def test_the_copy_gate_judges_as_a_discriminator_does():
   config = FrozenConfigDict(dict(name="all_tokens_mlm", weight_tying="token_embeddings"))
   network, batch, params = predictors.make(TRANSFORMER, GENERATOR, config), make_batch(), init("all_tokens_mlm")
   sure = params["encoder"] | {"copy_head": {"output": {"kernel": jnp.zeros((32, 1)), "bias": jnp.array([7.0])}}}
-  assert (network.rtd_logits(params | {"encoder": sure}, batch, batch["input_ids"]) == -7).all()
+  assert (jax.jit(network.rtd_logits)(params | {"encoder": sure}, batch, batch["input_ids"]) == -7).all()
 
 
 # ---- configuration ----

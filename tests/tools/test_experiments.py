@@ -31,7 +31,7 @@ from electra_jax.tools.experiments import results as figures
 from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
 from electra_jax.training import checkpoints
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 from tests.objectives.test_ablation_runs import write_corpus
 
 RECIPES = list(recipes.load_file(recipes.find("evidence")).ROWS)
@@ -506,7 +506,7 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
            "train.log_every_steps": 1, "log.tensorboard": "false"}
   environment = os.environ | {"DATA": str(tmp_path / "text.txt"), "GLUE": str(tmp_path / "glue"), "FLOPS": "4e7",
                               "OUT": str(tmp_path / "out"), "PYTHON": sys.executable,
-                              "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+                              "XLA_FLAGS": ONE_DEVICE}
   settings = ["--only=bert_static", "--tasks=sst2", "--glue_at_once=1", "--glue_set=task.num_seeds=2",
               "--glue_set=task.num_epochs=1", "--glue_set=train.compute_dtype=float32",
               *(f"--set={key}={value}" for key, value in small.items())]
@@ -680,7 +680,7 @@ SMALL = ["model.hidden_size=16", "model.embedding_size=16", "model.num_hidden_la
          "objective.rtd_weight=10"]
 
 
-def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch):
+def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch, one_device):
   """Four steps of two recipes in this process; again: nothing runs, a lost end is made again."""
   settings = [*SMALL, f"data.path={write_corpus(tmp_path / 'corpus.txt')}"]
   (table,) = rows.tables_of(["ablations:table3_electra,tiny", "ablations:table3_bert,tiny"])

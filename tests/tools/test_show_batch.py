@@ -65,8 +65,7 @@ def test_corrupted_line_comes_from_the_newest_generator(tmp_path_factory):
   console = Console(file=screen)
   corrupt = show_batch.make_corrupt(workdir, config, 0, console)
   run = pretraining_heads.load(workdir)
-  rows = [pretraining_heads.encode(run, text) for text in TEXT]
-  batch = pretraining_heads.mask(run, pretraining_heads.make_batch(run, rows))
+  batch = pretraining_heads.make_batch(run, [pretraining_heads.encode(run, f"{text} [MASK]") for text in TEXT])
   assert "generator of step 40" in screen.getvalue()
   np.testing.assert_array_equal(corrupt(batch), pretraining_heads.corrupt(run, batch))
   assert show_batch.make_corrupt(None, config, 0, console) is None and (
