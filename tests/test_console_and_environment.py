@@ -1,5 +1,6 @@
 """What a process finds around it: a console without a reader, a scheduler's variables, devices and keys that miss."""
 
+import json
 import os
 import pty
 import re
@@ -205,20 +206,41 @@ KEYS = {  # environment -> part of the error; None = fine
 }
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_wandb_without_a_key(monkeypatch, tmp_path, name):
+LOGIN = """
+import json, os, sys
+import jax, wandb
+from ml_collections import ConfigDict
+from electra_jax import main, metrics
+cases, log = json.loads(sys.argv.pop()), ConfigDict(dict(tensorboard=False, wandb_project="p"))
+for name, variables in cases.items():
+  if os.fork():
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+  else:
+    os.environ.update(variables)
+    os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), 2)
+    main.run(lambda argv: metrics.check_services(log), "")
+"""
+
+
+@pytest.fixture(scope="module")
+def after_login(tmp_path_factory):
+  """{case: (exit status, what is said)}; each in a process of its own, behind one import of the package and wandb."""
   pytest.importorskip("wandb")
-  variables, part = KEYS[name]
-  for variable in ("WANDB_MODE", "WANDB_API_KEY", "NETRC"):
-    monkeypatch.delenv(variable, raising=False)
-  for variable, value in (variables | {"HOME": str(tmp_path)}).items():
-    monkeypatch.setenv(variable, value)
-  script = ("from ml_collections import ConfigDict\nfrom electra_jax import main, metrics\n"
-            "main.run(lambda argv: metrics.check_services(ConfigDict(dict(tensorboard=True, wandb_project='p'))), '')")
-  done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True,
-                        stdin=subprocess.DEVNULL, timeout=120)
-  assert done.returncode == (0 if part is None else 2), done.stderr
-  assert part is None or (part in done.stderr and "Traceback" not in done.stderr)
+  folder = tmp_path_factory.mktemp("keys")
+  kept = {name: value for name, value in os.environ.items() if name not in ("WANDB_MODE", "WANDB_API_KEY", "NETRC")}
+  done = subprocess.run([sys.executable, "-c", LOGIN, json.dumps({name: row[0] for name, row in KEYS.items()})],
+                        cwd=folder, env=kept | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}, text=True,
+                        capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+  statuses = [int(line) for line in done.stdout.split()]
+  assert len(statuses) == len(KEYS), done.stdout + done.stderr
+  return {name: (status, (folder / name).read_text()) for name, status in zip(KEYS, statuses)}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_wandb_without_a_key(after_login, name):
+  part, (status, said) = KEYS[name][1], after_login[name]
+  assert status == (0 if part is None else 2), said
+  assert part is None or (part in said and "Traceback" not in said)
 
 
 @pytest.mark.parametrize("package, log", [("wandb", dict(tensorboard=False, wandb_project="p")),

@@ -74,8 +74,8 @@ def test_names_of_special_tokens_are_read_in_questions_alone(trained, kind, part
 
 
 def test_one_long_sample_takes_no_other_away(tmp_path_factory, monkeypatch):
-  workdir = make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece", num_layers=2)
+  workdir = make_workdir(tmp_path_factory.getbasetemp(), base, "sentencepiece")
   monkeypatch.setattr(report_samples, "_heldout_texts",
                       lambda *args: ["the cat sat on the mat", "漢字 " * 999, "", "rain fell on the roof"])
   page = report_samples.of_pretraining(workdir, config_lib.load(workdir), 4)
-  assert page.count("a word hidden") == page.count("words replaced") == 2 and "mat" in page and "roof" in page
+  assert page.count('class="hidden"') == 2 and "mat" in page and "roof" in page
