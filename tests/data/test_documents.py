@@ -56,6 +56,7 @@ def test_archives_joined_with_cat(tmp_path):
 @pytest.mark.parametrize("chunk_bytes", [3, 4, 5, 1 << 20])
 def test_lines(tmp_path, monkeypatch, content, expected, chunk_bytes):
   monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
+  monkeypatch.setattr(lines, "HEAD_BYTES", chunk_bytes)
   assert read(write(tmp_path / "a.txt", content)) == expected
 
 

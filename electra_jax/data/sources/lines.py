@@ -41,7 +41,7 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
       MAX_LINE_BYTES.
   """
   pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
-  for chunk in _joined_head(_chunks(path)):
+  for chunk in _chunks(path):
     if not offset and not pending:
       _check_text(chunk, path)
       if chunk.startswith(b"\xef\xbb\xbf"):
@@ -74,15 +74,17 @@ def read_text(path: str) -> str:
 
 def read_head(path: str) -> tuple[bytes, bool]:
   """The first HEAD_BYTES of a file, unpacked, and whether they are all of it; raises as `read_lines`."""
-  head = next(_joined_head(_chunks(path)), b"")
-  return head[:HEAD_BYTES], len(head) < HEAD_BYTES
+  head = next(_chunks(path), b"")
+  return head, len(head) < HEAD_BYTES
 
 
 def _chunks(path: str) -> Iterator[bytes]:
-  """The unpacked bytes of a file."""
+  """The unpacked bytes of a file: HEAD_BYTES, then CHUNK_BYTES at a time."""
   kind = COMPRESSIONS.get(os.path.splitext(path.lower())[1])
   try:
     with open_file(path) as file, _unpacked(file, kind) if kind else file as unpacked:
+      if head := unpacked.read(HEAD_BYTES):
+        yield head
       yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
   except OSError as error:
     if kind and error.errno is None:  # of the library, not of the disk
@@ -105,18 +107,6 @@ def universal_split(text: str) -> list[str]:
   ['a\u2028b', 'c', 'd', 'e\x85f']
   """
   return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
-def _joined_head(chunks: Iterator[bytes]) -> Iterator[bytes]:
-  """The chunks; the first are joined until they hold what tells a file's kind (unpacking may begin with one byte)."""
-  head = b""
-  for chunk in chunks:
-    head += chunk
-    if len(head) >= HEAD_BYTES:
-      break
-  if head:
-    yield head
-  yield from chunks
 
 
 def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
