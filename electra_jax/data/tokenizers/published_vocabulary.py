@@ -147,6 +147,10 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
     raise refused("do_lower_case is unsaid, for which transformers takes true, but the vocabulary has capitals",
                   'write {"do_lower_case": false} (or true) into tokenizer_config.json next to it')
   roles = {role: name for role in SPECIAL_NAMES if (name := getattr(theirs, f"{role}_token", None))}
+  declared = [contents[name].get(key) for name in sorted(SETTINGS) for key in ("mask_token", "added_tokens_decoder")]
+  if roles.get("mask") == "<mask>" and not described and not any(isinstance(value, dict) for value in declared):
+    # No file says how it is read: the space before it belongs to it, as in training.
+    library.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
   if not settings.get("tokenizer_class"):  # nobody has said which entries are special
     usual = {role: name for role, names in SPECIAL_NAMES.items() for name in names[::-1] if name in entries} | roles
     library.add_special_tokens([AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>")
