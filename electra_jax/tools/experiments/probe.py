@@ -112,7 +112,7 @@ def probe(workdir: str) -> dict[int, list[float]]:
   points, steps = read_probe(workdir), checkpoints.saved_steps(workdir)
   for step in (0, *steps):
     if step not in points:
-      run = pretraining_heads.load(workdir, step or steps[-1])
+      run = pretraining_heads.load(workdir, step or None)
       points[step] = list(measure(run if step else untrained(run), workdir))
       print(f"step {step:,}: {points[step][0]:.4f} ± {points[step][1]:.4f}", flush=True)
       write_json(os.path.join(workdir, PROBE_FILE), points)
