@@ -44,9 +44,11 @@ def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"]) 
   """Rows of a table. The gather is done in float32, so its gradient is summed in float32 too.
 
   Each device gathers whole rows for its own examples. Left to itself the partitioner would keep the table's split in
-  the rows, and then have every device compute all of them, forwards and backwards.
+  the rows, and then have every device compute all of them, forwards and backwards. Where tables are whole anyway it
+  sums the gradients of several lookups over the devices at once, if nothing is said.
   """
-  table = sharding.constrain(table, None, None)
+  if not sharding.keeps_parameters_whole():
+    table = sharding.constrain(table, None, None)
   return sharding.constrain(jnp.take(table, ids, axis=0, mode="clip"), "batch", None, None)  # [batch, length, embed]
 
 
