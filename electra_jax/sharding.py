@@ -186,18 +186,20 @@ def by_path(tree: PyTree) -> dict:
   return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, over_data: bool = False):
+def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, shard_state: bool = False) -> PyTree:
   """A NamedSharding for every parameter (arrays or shapes).
 
   Args:
     params: tree of the parameters, or of what has their shapes.
     mesh: of `make_mesh`, or the current one.
-    over_data: split also over the data axis, which otherwise holds whole copies (`optimizer.shard_state`).
+    shard_state: split over the data axis what the fsdp axis would split, where that is of one device and the size
+      allows it (`optimizer.shard_state`).
 
   Raises:
     ValueError: a parameter matches no rule of PARAMETER_AXES, or more than one.
     UserError: a dimension cannot be divided over its mesh axis.
   """
+  over_data = shard_state and mesh.shape["fsdp"] == 1
 
   def place(path, leaf):
     name = path_name(path)
@@ -211,31 +213,54 @@ def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, over_data: bo
         raise UserError(f"The parameter {name} cannot be split over the mesh", got=f"a dimension of {size} over mesh "
                         f"axis {axis!r} of {mesh.shape[axis]} devices", allowed="sizes that the axis divides",
                         fix=f"choose --config.mesh.{axis} as a divisor of {size}")
-    return NamedSharding(mesh, _over_data(spec, leaf.shape, mesh) if over_data else spec)
+    if over_data:
+      spec = PartitionSpec(*("data" if axis == "fsdp" and size % mesh.shape["data"] == 0 else axis
+                             for size, axis in zip(leaf.shape, spec)))
+    return NamedSharding(mesh, spec)
 
   return jax.tree_util.tree_map_with_path(place, params)
 
 
-def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-  """A parameter's split, and the first dimension that allows it over the data axis, too; the same where none does."""
-  axes = list(spec) + [None] * (len(shape) - len(spec))
-  for dimension, (size, axis) in enumerate(zip(shape, axes, strict=True)):
-    if size % (mesh.shape["data"] * mesh.shape.get(axis, 1)) == 0:
-      axes[dimension] = ("data", axis) if axis else "data"
-      break
-  return PartitionSpec(*axes)
+def gather_parameters(params: PyTree, dtype: jnp.dtype | None) -> PyTree:
+  """What a step reads of parameters that devices share by `shard_state`: all but what the tensor axis splits.
 
-
-def split_over_data(params):
-  """Each device's part of what has the parameters' shapes, see `parameter_shardings`; without a mesh all of it.
-
-  Gradients are summed whole first. Else the compiler would split the products they come from by the parameters' rows,
-  and exchange activations for that.
+  Args:
+    params: float32.
+    dtype: of the products, in which the kernels are sent; None: without `shard_state`, the parameters as they are.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  for over_data in () if mesh.empty else (False, True):
-    params = jax.lax.with_sharding_constraint(params, parameter_shardings(params, mesh, over_data))
-  return params
+  if dtype is None:
+    return params
+
+  def gather(path, leaf, place):
+    if path_name(path).endswith("/kernel"):
+      leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), place)
+    return jax.lax.with_sharding_constraint(leaf, _gathered(place))
+
+  return jax.tree_util.tree_map_with_path(gather, params, _current_shardings(params))
+
+
+def split_gradients(gradients: PyTree, dtype: jnp.dtype | None) -> PyTree:
+  """Those of `gather_parameters`, summed over the devices: of each the part that a device keeps, in float32.
+
+  The sum of a table's is cut afterwards: else the parts that lookups and products add to it would be gathered between.
+  """
+  if dtype is None:
+    return gradients
+
+  def split(path, leaf, place):
+    if not path_name(path).endswith("/kernel"):
+      leaf = jax.lax.with_sharding_constraint(leaf, _gathered(place))
+    return jax.lax.with_sharding_constraint(leaf, place).astype(jnp.float32)
+
+  return jax.tree_util.tree_map_with_path(split, gradients, _current_shardings(gradients))
+
+
+def _current_shardings(params: PyTree) -> PyTree:
+  return parameter_shardings(params, jax.sharding.get_abstract_mesh(), shard_state=True)
+
+
+def _gathered(place: NamedSharding) -> PartitionSpec:
+  return PartitionSpec(*(axis if axis == "tensor" else None for axis in place.spec))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -13,7 +13,6 @@ import optax
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from electra_jax import sharding
 from electra_jax.errors import UserError, named
 from electra_jax.optim import adamw, lamb, norms, schedules
 
@@ -42,17 +41,7 @@ def make(config_optimizer: ConfigDict, num_steps: int,
   clip = clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
   rule = OPTIMIZERS[config_optimizer.name](config_optimizer, decay_mask)
   scaled = (rule,) if scale is None else (rule, scale)
-  optimizer = optax.chain(clip, *scaled, optax.scale_by_learning_rate(schedule))
-  return on_shards(optimizer) if config_optimizer.shard_state else optimizer, schedule
-
-
-def on_shards(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-  """The same rule, of which each device of the data axis computes a part (ZeRO, Rajbhandari et al. 2020, stage 1)."""
-
-  def update(updates, state, params=None):
-    return optimizer.update(sharding.split_over_data(updates), state, sharding.split_over_data(params))
-
-  return optax.GradientTransformation(optimizer.init, update)
+  return optax.chain(clip, *scaled, optax.scale_by_learning_rate(schedule)), schedule
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

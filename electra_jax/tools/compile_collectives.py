@@ -1,8 +1,8 @@
 """Collectives of a compiled program: how often they run, and how many bytes they move."""
 
+import dataclasses
 import math
 import re
-from dataclasses import dataclass
 
 BETWEEN_SLICES = "send"  # to the host, whose network joins slices; sums within them are collectives of their own
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", BETWEEN_SLICES)
@@ -20,7 +20,7 @@ CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branc
                     r"(?:\{([^}]*)\}|(%?[\w.-]+))")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Collective:
   """One collective of the program of one device."""
 
@@ -51,7 +51,10 @@ def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
       if match and times.get(name):
         channel = re.search(r"channel_id=(\d+)", line)
         key = (match.group(2), channel.group(1)) if channel else (name, number)
-        by_channel.setdefault(key, _collective(match, line, times[name], num_devices))
+        collective = _collective(match, line, times[name], num_devices)
+        if name.startswith("all-reduce-scatter"):  # a TPU's reduce-scatter: a fusion of a sum and what is kept of it
+          collective = dataclasses.replace(collective, kind="reduce-scatter")
+        by_channel.setdefault(key, collective)
   return tuple(collective for collective in by_channel.values() if collective.group > 1)
 
 

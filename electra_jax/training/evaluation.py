@@ -20,9 +20,10 @@ from electra_jax.training import setup, warning_signs
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
 
-def evaluate_batch(params: PyTree, batch: dict[str, Array], index: Array, *, objective: Objective, rng: Array
-                   ) -> dict[str, tuple[Array, Array]]:
+def evaluate_batch(params: PyTree, batch: dict[str, Array], index: Array, *, objective: Objective, rng: Array,
+                   shared_dtype: jnp.dtype | None = None) -> dict[str, tuple[Array, Array]]:
   """Metric pairs of one held-out batch, without dropout; the generator's draws depend on the batch index alone."""
+  params = sharding.gather_parameters(params, shared_dtype)
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   batch_rng = jax.random.fold_in(jax.random.fold_in(rng, EVAL_FOLD), index)
   _, pairs = objective.phases[-1].loss(params, batch, batch_rng, False, num_targets)
@@ -36,7 +37,8 @@ def make(run: setup.Setup, data: Any) -> Callable[[PyTree], dict[str, float]]:
     data: of `inputs.open_data`.
   """
   config = run.config
-  eval_step = jax.jit(functools.partial(evaluate_batch, objective=run.objective, rng=run.eval_key))
+  eval_step = jax.jit(functools.partial(evaluate_batch, objective=run.objective, rng=run.eval_key,
+                                        shared_dtype=run.shared_dtype))
 
   def evaluate(params: PyTree) -> dict[str, float]:
     if not len(data.heldout):

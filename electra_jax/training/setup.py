@@ -41,6 +41,11 @@ class Setup(NamedTuple):
     """A new state, on its devices."""
     return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh, self.config.optimizer.shard_state)
 
+  @property
+  def shared_dtype(self) -> jnp.dtype | None:
+    """In which kernels are gathered that the devices share (`optimizer.shard_state`); None where they do not."""
+    return self.transformer.dtype if self.config.optimizer.shard_state else None
+
   def optimizer_of(self, phase: Phase) -> tuple[optax.GradientTransformation, Callable]:
     """The optimizer of a phase and its schedule, update of the phase (from 0) -> learning rate."""
     return self.optimizers[self.objective.phases.index(phase)]
@@ -62,7 +67,8 @@ class Setup(NamedTuple):
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
     return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
                                 tx=self.optimizer_of(phase)[0], rng=self.train_key,
-                                accumulation_steps=self.config.train.accumulation_steps)
+                                accumulation_steps=self.config.train.accumulation_steps,
+                                shared_dtype=self.shared_dtype)
 
 
 def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,

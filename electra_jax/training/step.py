@@ -31,11 +31,17 @@ def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped
 
 
 def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,
-           rng: Array, accumulation_steps: int) -> tuple[TrainState, dict]:
-  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs)."""
+           rng: Array, accumulation_steps: int, shared_dtype: jnp.dtype | None = None) -> tuple[TrainState, dict]:
+  """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
+
+  With `shared_dtype` (`optimizer.shard_state`) devices share the update (ZeRO, Rajbhandari et al. 2020): each keeps and
+  updates a part of the parameters, and all are gathered once, the kernels in this type.
+  """
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
-  (loss, pairs), gradients = accumulate(phase.loss, state.params, batch, step_rng, num_targets, accumulation_steps)
+  params = sharding.gather_parameters(state.params, shared_dtype)
+  (loss, pairs), gradients = accumulate(phase.loss, params, batch, step_rng, num_targets, accumulation_steps)
+  gradients = sharding.split_gradients(gradients, shared_dtype)
   gradients = keep_trainable(gradients, phase.trainable)
   updates, opt_state = tx.update(gradients, state.opt_state, state.params)
   updates = keep_trainable(updates, phase.trainable)
@@ -61,7 +67,8 @@ def accumulate(loss: Callable, params: PyTree, batch: Batch, rng: Array, num_tar
   micro_batches = jax.tree.map(lambda x: x.reshape(-1, num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
   first = jax.tree.map(lambda x: x[0], micro_batches)
   shapes = jax.eval_shape(lambda rows: gradients_of(params, rows, rng, True, num_targets), first)
-  zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+  zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, jnp.float32 if shape.dtype.itemsize < 4 else shape.dtype),
+                       shapes)
   return jax.lax.scan(add_micro_batch, zeros, (jnp.arange(num_micro_batches), micro_batches))[0]
 
 

@@ -24,27 +24,26 @@ class TrainState(NamedTuple):
 
 
 def abstract_state(init_params: Callable[[], PyTree], tx: optax.GradientTransformation, mesh: Mesh,
-                   shard_moments: bool = False) -> TrainState:
+                   shard_state: bool = False) -> TrainState:
   """Shapes, dtypes and shardings of the state (jax.ShapeDtypeStruct leaves), without an array being made.
 
-  `init_params()` is traced only. Moments of the optimizer live where their parameters do; with `shard_moments`
-  (`optimizer.shard_state`) each device of the data axis has a part of them.
+  `init_params()` is traced only. Moments of the optimizer live where their parameters do, see
+  `sharding.parameter_shardings` with and without `shard_state`.
   """
   with jax.set_mesh(mesh):
     shapes = jax.eval_shape(_creator(init_params, tx))  # ty: ignore[invalid-argument-type] - it is hashable
   replicated = NamedSharding(mesh, PartitionSpec())
-  params = sharding.parameter_shardings(shapes.params, mesh)
-  moments = sharding.parameter_shardings(shapes.params, mesh, shard_moments)
-  opt_state = optax.tree_map_params(tx, lambda _, place: place, shapes.opt_state, moments,
+  params = sharding.parameter_shardings(shapes.params, mesh, shard_state)
+  opt_state = optax.tree_map_params(tx, lambda _, place: place, shapes.opt_state, params,
                                     transform_non_params=lambda _: replicated)
   return jax.tree.map(lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
                       shapes, TrainState(replicated, params, opt_state, replicated))
 
 
 def init_state(init_params: Callable[[], PyTree], tx: optax.GradientTransformation, mesh: Mesh,
-               shard_moments: bool = False) -> TrainState:
+               shard_state: bool = False) -> TrainState:
   """A new state, computed in place on its devices; see `abstract_state`."""
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(init_params, tx, mesh, shard_moments))
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(init_params, tx, mesh, shard_state))
   with jax.set_mesh(mesh):
     create = _creator(init_params, tx)  # ty: ignore[invalid-argument-type]
     return jax.jit(create, out_shardings=shardings)()

@@ -18,8 +18,8 @@ DECAYED = {"embedding", "kernel"}
 
 def branch(**changes):
   return ConfigDict(dict(name="adamw", schedule="linear", learning_rate=0.1, warmup_steps=2, beta1=0.9, beta2=0.99,
-                         epsilon=1e-6, weight_decay_rate=0.05, bias_correction=True, clip_norm=0.0,
-                         shard_state=False) | changes)
+                         epsilon=1e-6, weight_decay_rate=0.05, bias_correction=True, clip_norm=0.0)
+                    | changes)
 
 
 def tree(rng, scale=1.0):

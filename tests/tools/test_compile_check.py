@@ -30,6 +30,10 @@ HLO = """HloModule jit_update, is_scheduled=true
   %all-reduce.3 = (f32[10]{0}, /*index=1*/f32[6]{0}) all-reduce(%x, %y), channel_id=3, replica_groups={{0,1},{2,3}}
 }
 
+%all-reduce-scatter.1 (input: f32[8]) -> f32[4] {
+  %all-reduce.9 = f32[8]{0} all-reduce(%input), channel_id=9, replica_groups=[2,2]<=[4]
+}
+
 %condition (s: (s32[], f32[10])) -> pred[] {
   ROOT %less = pred[] compare(%i, %n), direction=LT
 }
@@ -41,6 +45,7 @@ HLO = """HloModule jit_update, is_scheduled=true
 ENTRY %main (p: bf16[8,4]) -> bf16[16,4] {
   %f1 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_1
   %f2 = bf16[16,4] fusion(%p), kind=kCustom, calls=%fused_2
+  %f3 = f32[4] fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1
   %w = (s32[], f32[10]) while(%t), condition=%condition, body=%step.clone, backend_config={"known_trip_count":{"n":"4"}}
   %start = (bf16[8]{0}, bf16[16]{0}) all-gather-start(%q), channel_id=5, replica_groups=[2,2]<=[4]
   %done = bf16[16]{0} all-gather-done(%start)
@@ -62,7 +67,7 @@ def test_collectives_of_a_written_program(program):
   assert compile_collectives.totals(collectives) == {
     "all-reduce": (4, 4 * 64, 4 * 2 * 64 / 2),  # 10 + 6 floats, four times around a group of two
     "all-gather": (2, 128 + 32, 64 + 16),
-    "reduce-scatter": (1, 64, 48),  # the operand is four times the result
+    "reduce-scatter": (2, 64 + 32, 48 + 16),  # operands of 16 floats for four devices, and of 8 for two
     "collective-permute": (1, 32, 32),  # in a branch
     "send": (1, 96, 96),  # to other slices
   }

@@ -63,7 +63,7 @@ def test_kernels_reach_the_compiled_step(monkeypatch):
 
 
 def table_and_layer(*_) -> Objective:
-  """Like `fake_objective`, with a matrix that the tensor axis splits, and a bias that four devices cannot share."""
+  """Like `fake_objective`, with matrices that the tensor axis splits, and a bias that no device shares."""
   table = fake_objective.make()
 
   def loss(params, batch, rng, train, num_targets):
@@ -75,18 +75,18 @@ def table_and_layer(*_) -> Objective:
   def init(rng, batch):
     rows, length = jax.random.normal(rng, (16, 32)), batch["input_ids"].shape[1]
     layer = {"intermediate": {"kernel": rows[:length]},
-             "output": {"kernel": rows[:, :6].repeat(2, 0), "bias": jnp.ones(6)}}
+             "output": {"kernel": rows[:, :8].repeat(2, 0), "bias": jnp.ones(8)}}
     return {"encoder": {**table.init(rng, batch)["encoder"], "layer_00": {"feed_forward": layer}}}
 
   return table._replace(init=init, phases=(Phase(10**9, loss),))
 
 
-def test_moments_split_over_the_data_axis_change_nothing(monkeypatch, tmp_path):
-  """Of LAMB with clipping: the same parameters and norms, and a quarter of the moments on each device."""
+def test_a_shared_state_changes_nothing(monkeypatch, tmp_path):
+  """Of LAMB with clipping: the same parameters and norms, of which each device keeps a part."""
   monkeypatch.setattr(objectives, "make", table_and_layer)
   found = []
-  for shard_state in (False, True):
-    given = small(Place(tmp_path), optimizer__shard_state=shard_state, mesh__tensor=2,
+  for shard_state, fsdp in ((False, 1), (True, 1), (True, 2)):
+    given = small(Place(tmp_path), optimizer__shard_state=shard_state, mesh__tensor=2, mesh__fsdp=fsdp,
                   train__accumulation_steps=2)
     config = config_lib.resolve(given)
     mesh = sharding.make_mesh(config.mesh)
@@ -98,7 +98,22 @@ def test_moments_split_over_the_data_axis_change_nothing(monkeypatch, tmp_path):
       state = run.init_state()
       state, pairs = run.train_step(run.objective.phases[0])(state, sharding.put_batches(batches, mesh))
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(lambda x: x.sharding, run.abstract_state)
-    found.append((memory.bytes_per_device(state.opt_state), jax.device_get((state, pairs))))
-  (whole, expected), (split, ours) = found
-  assert split < whole / 4 + 2 * 4 * 6 + 16  # all but the bias and the counters
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), ours, expected)
+    found.append((memory.bytes_per_device(state), jax.device_get((state, pairs))))
+  (whole, expected), *shared = found
+  for parts, (size, ours) in zip((4, 2), shared, strict=True):
+    assert size < whole / parts + 3 * 4 * 8 + 16  # all but the bias and the counters
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7), ours, expected)
+
+
+def test_what_devices_share_is_gathered_in_the_type_of_the_products():
+  mesh = sharding.make_mesh({"data": 8, "fsdp": 1, "tensor": 1})
+  params = {"encoder": {"layer_00": {"feed_forward": {"intermediate": {"kernel": jnp.ones((16, 3)),
+                                                                       "bias": jnp.ones(3)}}}}}
+  with jax.set_mesh(mesh):
+    def steps(params):
+      whole = sharding.gather_parameters(params, jnp.bfloat16)
+      return whole, sharding.split_gradients(whole, jnp.bfloat16)
+
+    whole, parts = (jax.tree.leaves(tree) for tree in jax.jit(steps)(params))
+  assert [leaf.dtype.name for leaf in whole] == ["float32", "bfloat16"] and {x.dtype.name for x in parts} == {"float32"}
+  assert whole[1].is_fully_replicated and parts[1].addressable_shards[0].data.shape == (2, 3)
