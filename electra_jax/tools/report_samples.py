@@ -26,8 +26,7 @@ def of_pretraining(workdir: str, config: ConfigDict, number: int) -> str:
   """
   run = pretraining_heads.load(workdir)
   texts = _heldout_texts(workdir, config, run.tokenizer, number) or list(OWN_TEXTS[:number])
-  whole = [sentence for sentence in (_encoded(run, text) for text in texts) if sentence]
-  cards = [_hidden_word(run, sentence.text, index) for index, sentence in enumerate(whole)]
+  cards = [_hidden_word(run, text, index) for index, text in enumerate(texts)]
   return (report_page.paragraph(f"Checkpoint of step {run.step:,}. {LEGEND}", dim=True)
           + report_page.cards([body for body in cards if body]))
 
@@ -48,14 +47,6 @@ def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, numbe
     text = "".join(sentences.piece_texts(tokenizer, ordinary))
     texts.append(" ".join(text.rstrip("\N{REPLACEMENT CHARACTER}").split()))  # of a character that is cut
   return [text for text in texts if pretraining_heads.WORD.search(text)]
-
-
-def _encoded(run, text: str) -> sentences.Sentence | None:
-  """The text as the run reads it; None: it has become too long or empty, as a text read again may."""
-  try:
-    return pretraining_heads.encode(run, text)
-  except UserError:
-    return None
 
 
 def _hidden_word(run, text: str, index: int) -> str:
