@@ -46,6 +46,6 @@ def backward(seeds: Array, lengths: Array, product: Array, bias: Array, context:
 
   del bias
   dots = jnp.einsum("bsnd,bsnd->bns", context.astype(jnp.float32), gradient.astype(jnp.float32))
-  d_product = mosaic_backward.backward(seeds, lengths, product, log_sums, dots, gradient, num_heads=num_heads,
-                                       rate=rate, interpret=interpret)
-  return d_product, d_product.astype(jnp.float32).sum((0, 1), keepdims=True)
+  d_product, sums = mosaic_backward.backward(seeds, lengths, product, log_sums, dots, gradient, num_heads=num_heads,
+                                             rate=rate, interpret=interpret)
+  return d_product, sums[None, None]

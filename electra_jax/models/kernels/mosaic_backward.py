@@ -19,9 +19,11 @@ from jax.typing import ArrayLike
 
 from electra_jax.models import dropout
 from electra_jax.models.kernels import mosaic_parts as parts
+from electra_jax.models.kernels import mosaic_sums
 from electra_jax.models.kernels.mosaic_parts import LOG2_E, PER_COLUMN, PER_ROW, ROWS_OF_TILE, TILE
 
 KEYS = 2 * ROWS_OF_TILE  # of a block
+PARTS = 5  # of an item's sums: queries, keys of two warpgroups, values of two
 REGISTERS = {"keys": 208, "queries": 64, "loads": 24}  # of a thread
 
 
@@ -46,6 +48,20 @@ class Work(NamedTuple):
   @property
   def scale(self) -> float:
     return 1 / math.sqrt(self.head_dim)
+
+  @property
+  def weight_factor(self) -> np.float32:
+    """Of the gradient of the values: what is kept of the weights counts for what is dropped, too."""
+    return np.float32(1 / (1 - self.rate))
+
+  @property
+  def score_factor(self) -> np.float32:
+    """Of the gradients of queries and keys."""
+    return np.float32(self.scale / (1 - self.rate))
+
+  def store_sums(self, refs: "Refs", example: Array, head: Array, part: ArrayLike, sums: Array):
+    """Of an item, see PARTS."""
+    mosaic_sums.store(refs.sums, (example * self.heads + head) * PARTS + part, sums, self.interpret)
 
   def place(self, index: ArrayLike, lengths_ref: Any):
     """(example, head, real keys) of this program's item number `index`."""
@@ -72,6 +88,7 @@ class Refs(NamedTuple):
   dots: Any
   gradient: Any
   out: Any
+  sums: Any  # of the columns of `out`, of each item PARTS times 4 warps
   query: Any  # from here in shared memory
   d_context: Any
   query_log_sums: Any
@@ -96,7 +113,10 @@ class Refs(NamedTuple):
 
 def backward(seeds: Array, lengths: Array, product: Array, log_sums: Array, dots: Array, gradient: Array, *,
              num_heads: int, rate: float, interpret: bool):
-  """Gradient of the product. `dots`: of each row of the context with its gradient, float32 [batch, heads, length]."""
+  """(gradient of the product, its sum over batch and length: float32 [heads, 3, head_dim]).
+
+  `dots`: of each row of the context with its gradient, float32 [batch, heads, length].
+  """
   batch, length, heads, _, head_dim = product.shape
   is_short = length <= 256  # there is room for the next keys, and they are needed soon
   work = Work(batch, length, heads, head_dim, num_heads, rate, product.dtype, 3 if length == 128 else 2,
@@ -104,9 +124,10 @@ def backward(seeds: Array, lengths: Array, product: Array, log_sums: Array, dots
               interpret)
   tile = functools.partial(parts.shared, dtype=work.dtype)
   stages, key_stages, block = work.stages, work.key_stages, (ROWS_OF_TILE, head_dim)
-  out = parts.call(
+  out, sums = parts.call(
     functools.partial(_kernel, work), interpret,
-    out_type=jax.ShapeDtypeStruct((batch * length, heads * 3 * head_dim), work.dtype),
+    out_type=[jax.ShapeDtypeStruct((batch * length, heads * 3 * head_dim), work.dtype),
+              jax.ShapeDtypeStruct((batch * heads * PARTS * mosaic_sums.SIZE,), jnp.float32)],
     scratch_types=[*[tile((stages, *block))] * 2, *[plgpu.SMEM((stages, ROWS_OF_TILE), jnp.float32)] * 2,
                    *[tile((key_stages, 2, *block))] * 2, tile((key_stages, 2, ROWS_OF_TILE, ROWS_OF_TILE)),
                    parts.shared((work.query_blocks, *block), jnp.float32), tile(block),
@@ -118,7 +139,9 @@ def backward(seeds: Array, lengths: Array, product: Array, log_sums: Array, dots
     grid=(work.programs,), grid_names=("program",), num_threads=4,
   )(seeds, lengths, product.reshape(batch * length, -1), log_sums.reshape(-1), dots.reshape(-1),
     gradient.reshape(batch * length, -1))
-  return out.reshape(product.shape)
+  sums = sums.reshape(batch, heads, PARTS, -1, head_dim).sum((0, 3))  # [heads, parts, head_dim]
+  sums = jnp.stack([sums[:, 0], sums[:, 1] + sums[:, 2], sums[:, 3] + sums[:, 4]], axis=1)
+  return out.reshape(product.shape), sums
 
 
 def _kernel(work: Work, *refs):
@@ -207,7 +230,8 @@ def _add_up_queries(work: Work, refs: Refs, index, steps):
   if work.rate:
     pl.when(index + 1 < work.own_items())(lambda: _hash_rows(work, refs, index + 1))
 
-  def query_block(keys_slot, key_block, block, step):
+  def query_block(keys_slot, key_block, block, carry):
+    step, sums = carry
     slot = lax.rem(step, work.key_stages)
 
     def product(d_query):
@@ -224,22 +248,27 @@ def _add_up_queries(work: Work, refs: Refs, index, steps):
     def _():
       refs.d_query[block] = d_query
 
-    @pl.when(key_block + 1 == key_blocks)
+    is_last = key_block + 1 == key_blocks
+    sums = lax.cond(is_last, lambda x: x + mosaic_sums.of_tile(d_query, work.interpret), lambda x: x, sums)
+
+    @pl.when(is_last)
     def _():
       plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-      refs.d_query_half[...] = (d_query * np.float32(work.scale / (1 - work.rate))).astype(work.dtype)
+      refs.d_query_half[...] = (d_query * work.score_factor).astype(work.dtype)
       plgpu.commit_smem()
       plgpu.copy_smem_to_gmem(refs.d_query_half, refs.out.at[work.slices(example, head, 0, block * ROWS_OF_TILE)])
-    return step + 1
+    return step + 1, sums
 
-  def one_key_block(block, steps):
-    step, key_step = steps
+  def one_key_block(block, carry):
+    step, key_step, sums = carry
     slot = lax.rem(key_step, work.key_stages)
     plgpu.barrier_wait(refs.key_full.at[slot])
-    step = lax.fori_loop(0, work.query_blocks, functools.partial(query_block, slot, block), step)
+    step, sums = lax.fori_loop(0, work.query_blocks, functools.partial(query_block, slot, block), (step, sums))
     plgpu.barrier_arrive(refs.key_free.at[slot])
-    return step, key_step + 1
-  return lax.fori_loop(0, key_blocks, one_key_block, steps)
+    return step, key_step + 1, sums
+  *steps, sums = lax.fori_loop(0, key_blocks, one_key_block, (*steps, mosaic_sums.zeros(work.interpret)))
+  work.store_sums(refs, example, head, 0, sums * work.score_factor)
+  return tuple(steps)
 
 
 def _differentiate(work: Work, refs: Refs, index, steps):
@@ -259,8 +288,8 @@ def _differentiate(work: Work, refs: Refs, index, steps):
       plgpu.copy_smem_to_gmem(refs.value.at[slot, group], target)
       plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-  def key_block(block, steps):
-    step, key_step = steps
+  def key_block(block, carry):
+    step, key_step, key_sums, value_sums = carry
     slot = lax.rem(key_step, work.key_stages)
     plgpu.barrier_wait(refs.key_full.at[slot])
     plgpu.barrier_wait(refs.value_full.at[slot])
@@ -268,18 +297,24 @@ def _differentiate(work: Work, refs: Refs, index, steps):
     query_block = functools.partial(_query_block, work, refs, slot, seeds_slot, key_rows)
     d_key, d_value, step = lax.fori_loop(0, work.query_blocks, query_block, (zeros, zeros, step))
     plgpu.barrier_arrive(refs.key_free.at[slot])
-    store(d_key * np.float32(work.scale / (1 - work.rate)), d_value * np.float32(1 / (1 - work.rate)), block, slot)
+    d_key, d_value = d_key * work.score_factor, d_value * work.weight_factor
+    key_sums, value_sums = (sums + mosaic_sums.of_tile(x, work.interpret)
+                            for sums, x in ((key_sums, d_key), (value_sums, d_value)))
+    store(d_key, d_value, block, slot)
 
     @pl.when(block + 1 == key_blocks)
     def _():
       lax.fori_loop(key_blocks, work.length // KEYS, lambda padding, _: store(zeros, zeros, padding, slot), None)
     plgpu.barrier_arrive(refs.value_free.at[slot])
-    return step, key_step + 1
+    return step, key_step + 1, key_sums, value_sums
 
-  steps = lax.fori_loop(0, key_blocks, key_block, steps)
+  none = mosaic_sums.zeros(work.interpret)
+  *steps, key_sums, value_sums = lax.fori_loop(0, key_blocks, key_block, (*steps, none, none))
+  work.store_sums(refs, example, head, 1 + group, key_sums)
+  work.store_sums(refs, example, head, 3 + group, value_sums)
   if work.rate:
     plgpu.barrier_arrive(refs.row_seeds_free.at[seeds_slot])
-  return steps
+  return tuple(steps)
 
 
 class KeyRows(NamedTuple):

@@ -181,9 +181,9 @@ def _drop_wide(rows_are_keys, ctx, weights, kept):
 
   def masked(old, words, byte):
     new = llvm.mlir_undef(old.type)
-    for place, (word, element) in enumerate(zip(words, _elements(old), strict=True)):
+    for place, (word, element) in enumerate(zip(words, elements(old), strict=True)):
       stays = arith.andi(arith.bitcast(i32, element), _signs(word, word, byte * 0x1111))
-      new = llvm.insertelement(new, arith.bitcast(f32, stays), _constant(place))
+      new = llvm.insertelement(new, arith.bitcast(f32, stays), constant(place))
     return new
   return _of_registers(masked, weights, kept, rows_are_keys)
 
@@ -194,7 +194,7 @@ def _of_registers(masked, weights, kept, rows_are_keys: bool):
   old, hashes = weights.registers.reshape(m // 64, n // 8, 2), kept.registers.reshape(m // 64, n // 16, 2)
   new = np.empty_like(old)
   for tile, pair in np.ndindex(hashes.shape[:2]):
-    words = _elements(hashes[tile, pair, 0])
+    words = elements(hashes[tile, pair, 0])
     for row_bit, column_bit in np.ndindex(2, 2):
       place = (tile, 2 * pair + column_bit, row_bit)
       new[place] = masked(old[place], words, 8 + _byte(row_bit, column_bit, rows_are_keys))
@@ -208,11 +208,13 @@ def _signs(low, high, selector: int):
                          "=r,r,r", has_side_effects=False)
 
 
-def _elements(register):
-  return [llvm.extractelement(register, _constant(place)) for place in range(2)]
+def elements(register: ir.Value) -> list[ir.Value]:
+  """The two numbers of a register."""
+  return [llvm.extractelement(register, constant(place)) for place in range(2)]
 
 
-def _constant(value: int):
+def constant(value: int) -> ir.Value:
+  """Of 32 bits."""
   i32 = ir.IntegerType.get_signless(32)
   return arith.constant(i32, ir.IntegerAttr.get(i32, value))
 
