@@ -51,10 +51,10 @@ def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, numbe
 
 def _hidden_word(run, text: str, index: int) -> str:
   """The text with one of its longer words hidden, and the likeliest words in its place."""
-  if run.network.mlm_logits is None:
+  words = list(pretraining_heads.WORD.finditer(text))
+  words = [word for word in words if len(word.group()) > 3] or words
+  if run.network.mlm_logits is None or not words:
     return ""
-  words = [word for word in pretraining_heads.WORD.finditer(text) if len(word.group()) > 3] or list(
-    pretraining_heads.WORD.finditer(text))
   word = words[(7 * index + len(words) // 2) % len(words)]
   try:
     candidates = pretraining_heads.fill_mask(run, [f"{text[:word.start()]}[MASK]{text[word.end():]}"])[0][0]
