@@ -13,13 +13,12 @@ from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
-from electra_jax.exchange import sentencepiece_files
 
 
 def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
   """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
 
-  Ids are the same for any text; of SentencePiece see `sentencepiece_files.make_library`.
+  Ids are the same for any text; of SentencePiece see `sentencepiece_library.make_library`.
 
   Args:
     max_tokens: longest input, special tokens included.
@@ -59,12 +58,8 @@ def make_library(tokenizer: Tokenizer, is_roberta: bool = False) -> Library:
   RoBERTa's pairs have two separators between the texts, as the released models were fine-tuned.
   """
   roles = special_tokens(tokenizer)
-  if isinstance(tokenizer, LibraryTokenizer):
-    library = Library.from_str(tokenizer.reader.to_str())
-  else:
-    assert isinstance(tokenizer, SentencePiece)
-    library = sentencepiece_files.make_library(tokenizer)
-    library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in roles.values()])
+  assert isinstance(tokenizer, LibraryTokenizer | SentencePiece)
+  library = Library.from_str(tokenizer.reader.to_str())
   cls, sep, second = roles["cls_token"], roles["sep_token"], int(not is_roberta)
   between = f"{sep} {sep}" if is_roberta else sep
   library.post_processor = processors.TemplateProcessing(

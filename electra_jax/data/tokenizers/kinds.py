@@ -18,6 +18,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from electra_jax.data.tokenizers import sentencepiece_library
 from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
 from electra_jax.errors import UserError, named
 
@@ -27,13 +28,6 @@ _BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # where byte-level BPE alw
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's pieces of single bytes
 HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # that have letters of their own in GPT-2's byte alphabet
 KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
-
-
-def parse_model(content: bytes) -> Any:
-  """A SentencePiece file as the message that it is; protobuf is needed."""
-  from sentencepiece import sentencepiece_model_pb2 as protos
-
-  return protos.ModelProto.FromString(content)  # ty: ignore[missing-attribute] - made when it is imported
 
 
 def entries_of(library: tokenizers.Tokenizer) -> list[str]:
@@ -203,31 +197,17 @@ class SentencePiece(Tokenizer):
       texts = [_lower(text) for text in texts]
     return self._library.encode(texts, num_threads=1)
 
-  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    ids, offsets, start = [], [], 0
-    for name in [*self._special_name.finditer(text), None]:
-      end = name.start() if name else len(text)
-      chunk_ids, chunk_offsets = self._encode_chunk(text[start:end].rstrip() if name else text[start:], start > 0)
-      ids += chunk_ids
-      offsets += [(start + first, start + last) for first, last in chunk_offsets]
-      if name:
-        ids.append(self._library.piece_to_id(name.group()))
-        offsets.append(name.span())
-        start = name.end()
-    return ids, offsets
+  @functools.cached_property
+  def reader(self) -> tokenizers.Tokenizer:
+    """See `LibraryTokenizer`."""
+    reader = sentencepiece_library.make_library(self.files["sentencepiece.model"], self.unk_id, self._lower_here)
+    names = self.tokens([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id])
+    reader.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return reader
 
-  def _encode_chunk(self, chunk: str, goes_on: bool) -> tuple[list[int], list[tuple[int, int]]]:
-    """Ids and offsets of text between special tokens; behind one (`goes_on`) it begins with a space only if it has one.
-    """
-    if not goes_on or not chunk or chunk[0].isspace():
-      mapping = self._library.encode_as_offset_mapping(_lower(chunk) if self._lower_here else chunk)
-      return mapping["ids"], [trimmed(chunk, start, end) for start, end in mapping["offsets"]]
-    # SentencePiece begins every text with a space; a character in front, of which no piece is a part, takes it.
-    ids, offsets = self._encode_chunk(("." if chunk[0].isalnum() else "a") + chunk, goes_on=False)
-    if any(start < 1 < end for start, end in offsets):  # one piece covers both
-      return self._encode_chunk(chunk, goes_on=False)
-    pieces = [(i, (start - 1, end - 1)) for i, (start, end) in zip(ids, offsets) if start >= 1]
-    return [i for i, _ in pieces], [offset for _, offset in pieces]
+  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    encoding = self.reader.encode(text, add_special_tokens=False)
+    return encoding.ids, [trimmed(text, *offset) for offset in encoding.offsets]
 
   def tokens(self, ids: Iterable[int]) -> list[str]:
     return [self._library.id_to_piece(int(i)) for i in ids]

@@ -15,7 +15,6 @@ from typing import Any
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from electra_jax.data.tokenizers.kinds import SentencePiece, parse_model
 from electra_jax.errors import UserError
 
 SPACE = "▁"  # SentencePiece's
@@ -26,17 +25,27 @@ SEPARATOR = "\ufff8"  # unassigned for ever, and a grapheme of its own; a text t
 UNCHANGED = {"\uff5e": "\ufff7"}  # the wide tilde, which NFKC alone replaces -> what it is meanwhile
 
 
-def make_library(tokenizer: SentencePiece) -> Library:
-  """The model with its own normaliser, in the order in which SentencePiece works; without special tokens.
+def parse_model(content: bytes) -> Any:
+  """A SentencePiece file as the message that it is; protobuf is needed."""
+  from sentencepiece import sentencepiece_model_pb2 as protos
+
+  return protos.ModelProto.FromString(content)  # ty: ignore[missing-attribute] - made when it is imported
+
+
+def make_library(content: bytes, unk_id: int, lowercase: bool) -> Library:
+  """The model of a file with its own normaliser, in the order in which SentencePiece works; without special tokens.
 
   Ids are the same for any text, with one exception: in unigram models that were not trained here, pieces of equal sum
   may change places (of "www", three of ten thousand texts), for SentencePiece adds scores as float32 and the library as
   float64. Vocabularies trained here have scores that both add exactly.
 
+  Args:
+    lowercase: whether a text is lowercased first.
+
   Raises:
     UserError: the model is neither of unigrams nor of merges.
   """
-  proto = parse_model(tokenizer.files["sentencepiece.model"])
+  proto = parse_model(content)
   types = type(proto.trainer_spec)
   build = {types.UNIGRAM: _unigram, types.BPE: _merges}.get(proto.trainer_spec.model_type)
   if build is None:
@@ -44,9 +53,9 @@ def make_library(tokenizer: SentencePiece) -> Library:
                     got=f"a model of type {types.ModelType.Name(proto.trainer_spec.model_type)}",
                     allowed="models of unigrams or merges (BPE)", fix="let the reader load sentencepiece.model itself")
   kinds = type(proto).SentencePiece
-  library = Library(build(proto, tokenizer.unk_id, (kinds.NORMAL, kinds.USER_DEFINED)))
+  library = Library(build(proto, unk_id, (kinds.NORMAL, kinds.USER_DEFINED)))
   spec = proto.normalizer_spec
-  library.normalizer = normalizers.Sequence(_normaliser(spec, tokenizer.lowercase and tokenizer._lower_here))
+  library.normalizer = normalizers.Sequence(_normaliser(spec, lowercase))
   spaces: dict[str, Any] = {"replacement": SPACE, "split": False,
                             "prepend_scheme": "first" if spec.add_dummy_prefix else "never"}
   library.pre_tokenizer = pre_tokenizers.Metaspace(**spaces)

@@ -13,7 +13,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from electra_jax.data.tokenizers import kinds
+from electra_jax.data.tokenizers import kinds, sentencepiece_library
 from electra_jax.errors import UserError
 
 # Constant, because each thread sums its own share of the expected counts and float sums depend on the split.
@@ -63,7 +63,7 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
 
 def _with_exact_sums(model: bytes) -> bytes:
   """The model with its scores rounded to SCORE_UNIT."""
-  proto = kinds.parse_model(model)
+  proto = sentencepiece_library.parse_model(model)
   for piece in proto.pieces:
     piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
   return proto.SerializeToString()
