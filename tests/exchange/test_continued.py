@@ -74,10 +74,12 @@ def run(tmp_path, name, weights, **changes):
   _, given = recipes.load(f"{name}:continued")
   write_corpus(tmp_path / "corpus.txt", num_documents=40)
   given.update_from_flattened_dict({
-    "checkpoint.init_from": str(weights), "data.path": str(tmp_path / "corpus.txt"), "train.num_steps": 2,
+    "checkpoint.init_from": str(weights), "data.path": str(tmp_path / "corpus.txt"), "data.heldout_share": 0.0,
+    "data.reader": "threads", "data.num_workers": 1, "log.tensorboard": False, "train.num_steps": 2,
     "train.batch_size": 8, "train.log_every_steps": 1, "train.steps_per_dispatch": 1, "train.compute_dtype": "float32",
-    "data.reader": "threads", "data.num_workers": 1, "log.tensorboard": False, "optimizer.learning_rate": 1e-12,
-    "optimizer.weight_decay_rate": 0.0, **{key.replace("__", "."): value for key, value in changes.items()}})
+    "model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0, "optimizer.name": "adamw",
+    "optimizer.learning_rate": 1e-12, "optimizer.weight_decay_rate": 0.0,
+    **{key.replace("__", "."): value for key, value in changes.items()}})
   config_lib.resolve(given)  # as main does first
   pretrain.pretrain(given, str(tmp_path / "run"))
   return config_lib.load(str(tmp_path / "run"))

@@ -16,13 +16,18 @@ SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
 
 
 def normal(*shape, seed=0, dtype=jnp.float32):
-  return jax.random.normal(jax.random.key(seed + sum(shape)), shape, dtype)
+  """Drawn by NumPy, which has nothing to compile."""
+  return jnp.asarray(np.random.default_rng(seed + sum(shape)).standard_normal(shape, np.float32), dtype)
 
 
 def gradients(function, arguments, seed=9):
-  """(output, gradients of a random projection of it)."""
-  out, pullback = jax.vjp(function, *arguments)
-  return out, pullback(jax.tree.map(lambda x: normal(*x.shape, seed=seed, dtype=x.dtype), out))
+  """(output, gradients of a random projection of it), by one program."""
+  @jax.jit
+  def run(*arguments):
+    out, pullback = jax.vjp(function, *arguments)
+    return out, pullback(jax.tree.map(lambda x: normal(*x.shape, seed=seed, dtype=x.dtype), out))
+
+  return run(*arguments)
 
 
 def check_equal(ours, theirs, tolerance=2e-5):
@@ -101,7 +106,7 @@ def test_attention_kernels_equal_plain_attention(length, rate):
   check_equal(again, theirs)
 
 
-@pytest.mark.parametrize("length, rate", ((128, 0.25), (256, 0.0), (256, 0.25)))
+@pytest.mark.parametrize("length, rate", ((128, 0.0), (256, 0.25)))
 def test_hopper_kernels_equal_plain_attention(length, rate):
   """Interpreted thread by thread, so a single head; the second example ends within the first block of keys."""
   arguments, mask = attention_inputs(length, heads=1, head_dim=64)

@@ -677,7 +677,7 @@ def test_the_probe_finds_what_is_there_and_nothing_else():
 SMALL = ["model.hidden_size=16", "model.embedding_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32",
          "data.sequence_length=16", "data.tokenizer.vocab_size=100", "data.heldout_share=0.5", "data.num_workers=1",
          "data.reader=threads", "train.batch_size=8", "optimizer.name=adamw", "log.tensorboard=false",
-         "objective.rtd_weight=10"]
+         "objective.rtd_weight=10", "model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0"]
 
 
 def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch, one_device):
