@@ -132,7 +132,7 @@ def test_whom_a_process_waits_for(monkeypatch, capsys, name):
 MEETING = """
 from electra_jax import distributed, main
 from electra_jax.errors import UserError
-distributed.MEETING_SECONDS = 3
+distributed.MEETING_SECONDS = 1
 main.run(lambda argv: distributed.start(), "")
 """
 

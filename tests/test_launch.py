@@ -152,15 +152,24 @@ ENDS = {  # what each process does -> the status of the script
 }
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+  """{how they end: (exit status, what is said)}, all at once: they mostly wait."""
+  started = {}
+  for name, (acts, _) in ENDS.items():
+    fakes, cases = Fakes(tmp_path_factory.mktemp("local")), "".join(f"{i}) {act} ;; " for i, act in enumerate(acts))
+    python = fakes.add("python", f'[ "$1" != -c ] || exec {sys.executable} "$@"\ncase $PROCESS_ID in {cases}esac')
+    started[name] = subprocess.Popen([LAUNCH / "local.sh"], text=True, stderr=subprocess.PIPE, env=fakes.environment(
+      PROCESSES=str(len(acts)), PYTHON=str(python), CUDA_VISIBLE_DEVICES="", GRACE="2"))
+  said = {name: process.communicate(timeout=60)[1] for name, process in started.items()}
+  return {name: (started[name].returncode, said[name]) for name in ENDS}
+
+
 @pytest.mark.parametrize("name", ENDS)
-def test_local_ends_with_the_status_of_the_one_that_failed(fakes, name):
-  acts, status = ENDS[name]
-  cases = "".join(f"{index}) {act} ;; " for index, act in enumerate(acts))
-  python = fakes.add("python", f'[ "$1" != -c ] || exec {sys.executable} "$@"\ncase $PROCESS_ID in {cases}esac')
-  done = subprocess.run([LAUNCH / "local.sh"], text=True, stderr=subprocess.PIPE, timeout=30, env=fakes.environment(
-    PROCESSES=str(len(acts)), PYTHON=str(python), CUDA_VISIBLE_DEVICES="", GRACE="2"))
-  assert done.returncode == status, done.stderr
-  assert ("did not end 2 s after the first" in done.stderr) == ("frozen" in name)
+def test_local_ends_with_the_status_of_the_one_that_failed(ended, name):
+  status, said = ended[name]
+  assert status == ENDS[name][1], said
+  assert ("did not end 2 s after the first" in said) == ("frozen" in name)
 
 
 def test_slurm_trains_on_two_tasks_and_requeues(tmp_path, fakes):

@@ -13,6 +13,7 @@ from electra_jax.models.bert import make_transformer_config
 from electra_jax.tools import import_weights
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
+from tests.objectives.test_objectives import initialise
 
 TEXT = ["the cat sat on the mat, and looked at the rain.", "rain fell on the roof all day (and all night).",
         "a dog came in, wet and glad.", "nobody had seen the dog before?", "the cat left the mat to the dog."]
@@ -43,11 +44,10 @@ def make_workdir(root: pathlib.Path, recipe, kind: str, num_layers: int = 1) -> 
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
   objective = objectives.make(transformer, config.generator, config.objective, num_steps=1)
   batch = sentences.make_batch([sentences.encode(tokenizer, "a [MASK]", 16)], tokenizer.pad_id, 16)
-  init = jax.jit(objective.init)
   saved = checkpoints.Checkpoints(str(workdir), config.checkpoint)
   for step in STEPS:
     # Ten times the usual weights: far from uniform answers, as of a trained run.
-    params = jax.tree.map(lambda x: x * 10 if x.ndim == 2 else x, init(jax.random.key(step), batch))
+    params = jax.tree.map(lambda x: x * 10 if x.ndim == 2 else x, initialise(objective, batch, seed=step))
     saved.save(TrainState(jnp.int32(step), params, {"moment": np.zeros(3, np.float32)}), step)
   saved.close()
   return str(workdir)

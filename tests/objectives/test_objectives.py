@@ -48,9 +48,9 @@ def make_batch(rows=8, seed=0):
   return {k: jnp.asarray(v, {np.dtype("int64"): jnp.int32}.get(v.dtype, v.dtype)) for k, v in batch.items()}
 
 
-def initialise(objective, batch, scale=0.02):
+def initialise(objective, batch, scale=0.02, seed=0):
   """Parameters as BERT's initialisation makes them; drawn by NumPy, which has nothing to compile."""
-  rng = np.random.default_rng(0)
+  rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
     kind = sharding.path_name(path).split("/")[-1]

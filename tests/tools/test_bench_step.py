@@ -18,7 +18,7 @@ def shrunk(**model):
   return config
 
 
-def test_a_step_is_timed():
+def test_a_step_is_timed(one_device):
   figures = bench.time_step(config_lib.resolve(shrunk()), windows=1, window_steps=1)
   assert figures["tokens_per_second"] > 0 and figures["batch_size"] == 8 and figures["objective"] == "rtd"
   assert 0 < figures["share_of_matmul"] < 1.5
