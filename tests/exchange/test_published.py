@@ -96,9 +96,8 @@ def test_missing_vocabulary_and_missing_heads(pair, tmp_path):
     formats.read(str(tmp_path / "nowhere"))
 
 
-def test_checkpoint_tool_shows_and_compares_published_weights(pair, monkeypatch):
+def test_checkpoint_tool_shows_and_compares_published_weights(pair):
   path, _ = pair
-  monkeypatch.setattr(tool, "FLAGS", type("Flags", (), {"only": "generator/.*generator_lm_head.bias"}))
-  said = tool.show([path]).splitlines()
-  assert said[2].split()[:3] == ["generator/generator_lm_head.bias", "50", "float32"] and len(said) == 4
+  said = [line.split()[:3] for line in tool.show([path]).splitlines()]
+  assert ["generator/generator_lm_head.bias", "50", "float32"] in said
   assert tool.compare([path, path]).endswith("equal, bit for bit.")
