@@ -148,18 +148,20 @@ def bias_gelu(product: Float[Array, "batch length mlp"], bias: Float[Array, "mlp
 def _bias_gelu_forward(product, bias, hidden_act, kernels, axis):
   if triton_rows.fits(kernels, product.shape):
     call = functools.partial(triton_rows.activation, function=_in_kernel(gelu, hidden_act),
-                             interpret=kernels == "interpret")
+                             interpret=kernels.startswith("interpret"))
     out, = sharding.on_local_rows(call, (product,), (bias,), features=axis, sums=False)
   else:
     out = gelu(hidden_act, (product + bias.astype(product.dtype)).astype(jnp.float32)).astype(product.dtype)
   return out, (product, bias)
 
 
-def _bias_gelu_backward(hidden_act, kernels, axis, residuals, gradient):
+def bias_gelu_gradients(hidden_act: str, kernels: str, axis: str | None, residuals: tuple[Array, Array],
+                        gradient: Array) -> tuple[Array, Array]:
+  """(gradient of the product, gradient of the bias) of `bias_gelu`; residuals: product, bias."""
   product, bias = residuals
   if triton_rows.fits(kernels, product.shape):
     call = functools.partial(triton_rows.activation_gradients, derivative=_in_kernel(derivative, hidden_act),
-                             interpret=kernels == "interpret")
+                             interpret=kernels.startswith("interpret"))
     dx, d_bias = sharding.on_local_rows(call, (product, gradient), (bias,), features=axis)
   else:
     x = (product + bias.astype(product.dtype)).astype(jnp.float32)
@@ -168,7 +170,7 @@ def _bias_gelu_backward(hidden_act, kernels, axis, residuals, gradient):
   return dx, d_bias.astype(bias.dtype)
 
 
-bias_gelu.defvjp(_bias_gelu_forward, _bias_gelu_backward)
+bias_gelu.defvjp(_bias_gelu_forward, bias_gelu_gradients)
 
 @jax.custom_vjp
 def add_bias(product: Float[Array, "..."], bias: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import dropout, fused
+from electra_jax.models import dropout, fused, linear_gelu
 from electra_jax.models.attention import attention
 from electra_jax.models.fused import Stream
 from electra_jax.models.kernels import triton_rows
@@ -68,12 +68,16 @@ class TransformerConfig:
   def dense_gelu(self, features: int, name: str, x: Float[Array, "batch length inputs"],
                  axis: str | None = None) -> Float[Array, "batch length features"]:
     """gelu(a linear map of x), within the module that calls; `axis`: logical axis of the features."""
-    product, bias = self.dense(features, name=name).product(x)
-    product = sharding.constrain(product, "batch", None, axis)
-    return fused.bias_gelu(product, bias, self.hidden_act, self.implementation(), axis)
+    kernel, bias = self.dense(features, name=name).parameters(x.shape[-1])
+    implementation = self.implementation()
+    # `dots` keeps products, and those within the kernel are none to it
+    if "dots" not in self.remat and linear_gelu.fits(implementation, x.shape, features, self.hidden_act, self.dtype):
+      return linear_gelu.linear_gelu(x.astype(self.dtype), kernel.astype(self.dtype), bias, implementation)
+    product = sharding.constrain(multiply(x, kernel, self.dtype), "batch", None, axis)
+    return fused.bias_gelu(product, bias, self.hidden_act, implementation, axis)
 
   def implementation(self) -> str:
-    """Which code computes attention and the gradients of the norms: xla | triton | mosaic | pallas | interpret."""
+    """Which code computes attention, GELU and norms' gradients: xla | triton | mosaic | pallas | interpret."""
     return triton_rows.choose(self.kernels, self.dtype)
 
 

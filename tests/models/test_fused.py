@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import AxisType
 
 from electra_jax import sharding
-from electra_jax.models import attention, dropout, fused, transformer
-from electra_jax.models.kernels import mosaic_attention, tpu_attention, triton_attention, triton_rows
+from electra_jax.models import attention, dropout, fused, linear_gelu, transformer
+from electra_jax.models.kernels import mosaic_attention, mosaic_parts, tpu_attention, triton_attention, triton_rows
 
 SEEDS = jnp.array([123456789, 987654321], jnp.uint32)
 
@@ -88,6 +88,15 @@ def test_gelu_gradients(hidden_act, kernels):
   ours = gradients(lambda *a: fused.bias_gelu(*a, hidden_act, kernels), arguments)
   theirs = gradients(lambda x, bias: jax.nn.gelu(x + bias, approximate=hidden_act == "gelu_new"), arguments)
   check_equal(ours, theirs)
+
+
+def test_gelu_within_the_product_before_it(monkeypatch):
+  """Three tiles of a single program, which its two warpgroups take in turn."""
+  monkeypatch.setattr(mosaic_parts, "multiprocessors", lambda: 1)
+  x, kernel, bias = normal(1, 128, 256), normal(256, 384, seed=2) / 16, normal(384, seed=3)
+  ours = jax.jit(lambda *a: gradients(lambda *a: linear_gelu.linear_gelu(*a, "interpret_mosaic"), a))(x, kernel, bias)
+  theirs = gradients(lambda x, kernel, bias: jax.nn.gelu(x @ kernel + bias, approximate=False), (x, kernel, bias))
+  check_equal(jax.block_until_ready(ours), theirs)
 
 
 def attention_inputs(length, batch=2, heads=2, head_dim=16, dtype=jnp.float32):
@@ -311,6 +320,23 @@ def test_what_the_hopper_kernels_take(length, head_dim, dtype, fits):
   shape = (1, length, 2, 3, head_dim)
   assert mosaic_attention.fits("mosaic", shape, jnp.dtype(dtype)) is fits
   assert not mosaic_attention.fits("triton", shape, jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize("kernels, rows, inputs, outputs, dtype, hidden_act, fits", (
+  ("mosaic", 512, 768, 3072, "bfloat16", "gelu", True), ("mosaic", 128, 256, 1024, "bfloat16", "gelu", True),
+  ("mosaic", 512, 768, 768, "bfloat16", "gelu", False), ("mosaic", 512, 128, 1024, "bfloat16", "gelu", False),
+  ("mosaic", 64, 768, 3072, "bfloat16", "gelu", False), ("mosaic", 512, 768, 3072, "float32", "gelu", False),
+  ("mosaic", 512, 768, 3072, "bfloat16", "gelu_new", False), ("triton", 512, 768, 3072, "bfloat16", "gelu", False)))
+def test_products_that_end_in_gelu(kernels, rows, inputs, outputs, dtype, hidden_act, fits):
+  assert linear_gelu.fits(kernels, (1, rows, inputs), outputs, hidden_act, jnp.dtype(dtype)) is fits
+
+
+@pytest.mark.parametrize("batch", (2, 1))
+def test_gelu_within_a_product_lowers_for_a_gpu(batch):
+  """Two programs share their loads where the number of tiles of rows is even."""
+  arguments = (normal(batch, 128, 256, dtype=jnp.bfloat16), normal(256, 1024, dtype=jnp.bfloat16), normal(1024))
+  text = lowered(lambda *a: linear_gelu.linear_gelu(*a, "mosaic"), arguments)
+  assert text.count("@mosaic_gpu") == 1 and "activation_gradients" in text
 
 
 def test_row_kernels_lower_for_a_gpu():

@@ -1,4 +1,4 @@
-"""Parts of Hopper attention kernels: shared memory, layouts of registers, dropout of a tile of weights.
+"""Parts of Hopper kernels: shared memory, layouts of registers, dropout of a tile of weights.
 
 A warpgroup of 128 threads holds a tile [64, n] of a matrix product in registers: a thread has rows r and r + 8 of 16,
 and in these two neighbouring columns of every eight (`plgpu.Layout.WGMMA`). The four pairs of a word of
@@ -96,6 +96,10 @@ class MatrixSum:
     """Starts the addition of a @ b: `a` in registers or shared memory, `b` in shared memory."""
     plgpu.wgmma(self.ref, a.transpose((1, 0)) if transpose_a else a, b.transpose((1, 0)) if transpose_b else b)
 
+  def wait(self, unfinished: int):
+    """Like `value`, without the value."""
+    plgpu.wgmma_wait(unfinished)
+
   def value(self, unfinished: int = 0):
     """Waits until no more than the last `unfinished` products of this warpgroup, of any sum, are under way."""
     return plgpu.wgmma_accumulator_load(self.ref, wait_n=unfinished)
@@ -115,6 +119,9 @@ class PlainSum:
     """Adds a @ b."""
     a, b = a[...], b[...]
     self.total += jnp.dot(a.T if transpose_a else a, b.T if transpose_b else b, preferred_element_type=jnp.float32)
+
+  def wait(self, unfinished: int):
+    """Nothing is unfinished."""
 
   def value(self, unfinished: int = 0):
     """At once."""

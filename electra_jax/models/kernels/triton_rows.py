@@ -31,7 +31,8 @@ GRADIENT_SPREAD = (8, 256)  # of its gradient
 def choose(kernels: str, dtype: DTypeLike) -> str:
   """`auto` becomes, with 16-bit activations, pallas on a TPU, mosaic on a Hopper GPU (H100, H200) and triton on other
   GPUs, and xla, the compiler's own code, everywhere else and on TPU v4, whose fast memory is too small for rows of
-  512. Pallas and mosaic are for attention alone: the kernels here are Triton's on all GPUs, and TPUs have none of them.
+  512. Pallas and mosaic are for attention and mosaic for `linear_gelu`: the kernels here are Triton's on all GPUs, and
+  TPUs have none of them.
   """
   if kernels != "auto":
     return kernels
