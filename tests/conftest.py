@@ -58,15 +58,16 @@ def shared() -> pathlib.Path:
   return SHARED
 
 # With several workers a file is one unit of work; the long ones go first, so that no worker ends with one alone.
-LONG_FILES = ("test_pretrain.py", "test_ablation_runs.py", "test_ablations.py", "test_configs.py", "test_bad_input.py",
-              "test_faults.py", "test_formats_run.py", "test_objectives.py", "test_predict.py", "test_parity.py",
-              "test_inference.py")
+LONG_FILES = (
+  "pretrain", "net", "ablation_runs", "fused", "continued", "experiments", "finetune", "finetune_reading", "export",
+  "faults", "ablations", "gradient_peer", "processes", "configs", "objectives", "launch", "wheel", "first_line",
+  "tokenizers", "formats_run", "predict", "parity", "onnx", "compile_check", "partitioning")
 
 
 def pytest_collection_modifyitems(items):
   """Orders the files, not the tests within one."""
   rank = {name: place for place, name in enumerate(LONG_FILES)}
-  items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+  items.sort(key=lambda item: rank.get(item.path.stem.removeprefix("test_"), len(rank)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -173,7 +173,8 @@ def command(workdir, corpus):
   return [sys.executable, "-m", "electra_jax.main", f"--config={ROOT}/configs/tiny.py:tiny", f"--workdir={workdir}",
           f"--config.data.path={corpus}", "--config.data.tokenizer.kind=wordpiece", "--config.data.sequence_length=32",
           "--config.data.heldout_share=0.0", "--config.model.hidden_dropout_prob=0.1",
-          "--config.model.num_hidden_layers=1", "--config.model.intermediate_size=256", "--config.train.batch_size=32",
+          "--config.model.attention_probs_dropout_prob=0.0", "--config.model.num_hidden_layers=1",
+          "--config.model.intermediate_size=256", "--config.train.batch_size=32",
           "--config.train.num_steps=20", "--config.train.log_every_steps=1", "--config.data.reader=threads",
           "--config.checkpoint.every_steps=4", "--config.data.num_workers=1", "--config.log.tensorboard=False"]
 

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 import electra_jax
-from tests.conftest import ROOT
+from tests.conftest import ONE_DEVICE, ROOT
 
 pytest.importorskip("hatchling", reason="hatchling builds the wheel (tests/requirements.txt)")
 
@@ -39,7 +39,8 @@ def environment(wheel):
 
 
 def run(environment, place, *arguments):
-  variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+  variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+    "XLA_FLAGS": ONE_DEVICE}
   done = subprocess.run([environment / "bin/electra-jax", *arguments], cwd=place, env=variables, text=True,
                         capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr
@@ -62,6 +63,7 @@ def test_ten_steps_from_another_folder(environment, tmp_path):
   assert run(environment, tmp_path, "--version") == f"electra_jax {electra_jax.__version__}\n"
   said = run(environment, tmp_path, "train", "--config=tiny", "--config.data.path=text.txt", "--workdir=run",
              "--config.train.num_steps=10", "--config.model.num_hidden_layers=1", "--config.data.reader=threads",
-             "--config.data.tokenizer.vocab_size=400", "--config.log.tensorboard=False")
+             "--config.data.tokenizer.vocab_size=400", "--config.data.heldout_share=0.0",
+             "--config.log.tensorboard=False")
   assert "10/10" in said and "Finished after" in said and said.startswith("Recipe configs/tiny.py, workdir run.\n")
   assert {"config.json", "metrics.jsonl", "checkpoints"} <= set(os.listdir(tmp_path / "run"))
