@@ -40,7 +40,8 @@ class Collective:
 def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
   """The collectives of a compiled program, `compiled.as_text()`.
 
-  A collective that the TPU compiler spreads over several fusions keeps one channel and counts once.
+  A collective that the TPU compiler spreads over several fusions keeps one channel and counts once; reduce-scatters may
+  share one.
   """
   computations, entry = computations_of(hlo)
   times = run_counts(computations, entry)
@@ -50,10 +51,10 @@ def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
       match = INSTRUCTION.match(line)
       if match and times.get(name):
         channel = re.search(r"channel_id=(\d+)", line)
-        key = (match.group(2), channel.group(1)) if channel else (name, number)
         collective = _collective(match, line, times[name], num_devices)
+        key = (match.group(2), channel.group(1)) if channel else (name, number)
         if name.startswith("all-reduce-scatter"):  # a TPU's reduce-scatter: a fusion of a sum and what is kept of it
-          collective = dataclasses.replace(collective, kind="reduce-scatter")
+          collective, key = dataclasses.replace(collective, kind="reduce-scatter"), (name, number)
         by_channel.setdefault(key, collective)
   return tuple(collective for collective in by_channel.values() if collective.group > 1)
 
