@@ -45,7 +45,7 @@ def test_slices_share_the_data_axis():
 
 
 def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
-  """Parameters, moments (split over data or not) and counters of ELECTRA, from each mesh onto the next."""
+  """Parameters and moments (split over data, too, or not) and counters of ELECTRA, from each mesh onto the next."""
   config = tiny_config()
   transformer = make_transformer_config(config.model, num_tokens=100, dtype="float32")
   objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
@@ -54,14 +54,14 @@ def test_a_state_keeps_its_bits_from_mesh_to_mesh(tmp_path):
   shapes = jax.eval_shape(objective.init, jax.random.key(0), rows)
   init_params = functools.partial(jax.tree.map, lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
   rng = np.random.default_rng(0)
-  first = abstract_state(init_params, tx, mesh_of(*MESHES[0]), shard_moments=True)
+  first = abstract_state(init_params, tx, mesh_of(*MESHES[0]), shard_state=True)
   written = jax.tree.map(lambda leaf: np.asarray(9 * rng.standard_normal(leaf.shape), leaf.dtype), first)
   state = jax.tree.map(lambda values, leaf: jax.device_put(values, leaf.sharding), written, first)
   for step, shape in enumerate(MESHES[1:]):
     saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
     saved.save(state, step)
     saved.close()
-    wanted = abstract_state(init_params, tx, mesh_of(*shape), shard_moments=step == 1)
+    wanted = abstract_state(init_params, tx, mesh_of(*shape), shard_state=step == 1)
     saved = checkpoints.Checkpoints(str(tmp_path), config.checkpoint)
     state = saved.restore_newest(wanted)
     saved.close()
