@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import scipy.stats
-
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics, plotting
 from electra_jax.objectives.table import ROWS as OBJECTIVES
@@ -187,8 +185,10 @@ def _standard_error(row: Mapping, chance: Mapping[str, float]) -> float:
 
 def _limit(a: Mapping, b: Mapping) -> float:
   """Twice the spreads of fine-tuning; of means of pre-trainings Student's two-sided 95 %."""
+  from scipy import stats  # takes most of a second
+
   both = _pretrainings(a) + _pretrainings(b)
-  return 2.0 if both == 2 else float(scipy.stats.t.ppf(0.975, both - 2))
+  return 2.0 if both == 2 else float(stats.t.ppf(0.975, both - 2))
 
 
 def metric_key(metric: str) -> str:
