@@ -118,7 +118,8 @@ def accuracy_of(flags, batch_size, mesh, folder):
 
   data = types.SimpleNamespace(heldout=heldout, tokenizer=tokenizer, unigram_entropy=0.0)
   objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),), "encoder")
-  run = types.SimpleNamespace(config=config, objective=objective, mesh=mesh, eval_key=jax.random.key(0))
+  run = types.SimpleNamespace(config=config, objective=objective, mesh=mesh, eval_key=jax.random.key(0),
+                              shared_dtype=None)
   with jax.set_mesh(mesh):
     return evaluation.make(run, data)({})["mlm/accuracy"]
 
