@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 def small(recipe, corpus, **data):
   given = recipe.get_config("tiny")
   given.model.update(hidden_size=32, embedding_size=32, num_hidden_layers=1, num_attention_heads=2,
-                     intermediate_size=64)
+                     intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
   given.data.update(path=str(corpus), max_documents=0, sequence_length=32, heldout_share=0.2, num_workers=1, **data)
   given.data.tokenizer.vocab_size = 300
   given.train.update(batch_size=8, num_steps=6, log_every_steps=2)

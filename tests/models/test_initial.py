@@ -20,7 +20,8 @@ SMALL = TransformerConfig(
   dtype=jnp.dtype("float32"))
 GENERATOR = dataclasses.replace(SMALL, hidden_size=16, intermediate_size=32, num_attention_heads=1,
                                 initializer_range=0.5)
-SINUSOIDAL = dataclasses.replace(SMALL, position_init="sinusoidal", embedding_size=15)
+SHALLOW = dataclasses.replace(SMALL, num_hidden_layers=1)
+SINUSOIDAL = dataclasses.replace(SHALLOW, position_init="sinusoidal", embedding_size=15)
 IDS = jnp.zeros((1, 8), jnp.int32)
 BATCH = {"input_ids": IDS, "masked_input_ids": IDS, "token_type_ids": IDS, "masked_positions": IDS[:, :2],
          "attention_mask": jnp.ones((1, 8), bool)}
@@ -28,8 +29,8 @@ MODELS = {
   "two networks": (Electra(SMALL, GENERATOR, "token_embeddings"), (BATCH,), {}),
   "two networks, sinusoids": (Electra(SINUSOIDAL, dataclasses.replace(SINUSOIDAL, hidden_size=16),
                                       "token_embeddings"), (BATCH,), {}),
-  "one network in two roles": (Electra(SMALL, SMALL, "all"), (BATCH,), {}),
-  "masked LM and next sentence": (Bert(SMALL, head_names=("mlm_head", "nsp_head")), (BATCH, IDS, False),
+  "one network in two roles": (Electra(SHALLOW, SHALLOW, "all"), (BATCH,), {}),
+  "masked LM and next sentence": (Bert(SHALLOW, head_names=("mlm_head", "nsp_head")), (BATCH, IDS, False),
                                   {"method": "mlm_and_nsp_logits"}),
 }
 

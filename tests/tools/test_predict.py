@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -55,16 +56,31 @@ def test_command_fills_and_judges(workdir):
   assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("arguments, said", [
-  (["--workdir=/nowhere", "the cat"], "No run can be read from /nowhere"),
-  (["the cat"], "--workdir is missing"),
-  (["--workdir=/nowhere"], "There is nothing to answer"),
-  (["--workdir=/nowhere", "--treshold=0.2", "the cat"], "threshold"),
-])
-def test_command_tells_mistakes_in_four_lines(arguments, said):
-  done = command(*arguments)
-  assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
-  assert all(part in done.stderr for part in ("Error: ", "got: ", "allowed: ", "fix: "))
+MISTAKES = {  # what is said -> the arguments
+  "No run can be read from /nowhere": ["--workdir=/nowhere", "the cat"], "--workdir is missing": ["the cat"],
+  "There is nothing to answer": ["--workdir=/nowhere"],
+  "threshold": ["--workdir=/nowhere", "--treshold=0.2", "the cat"],
+}
+COMMANDS = """
+import json, os, runpy, sys
+import electra_jax.tools.predict_tasks, electra_jax.tools.predict_screen
+for arguments in json.loads(sys.argv.pop()):
+  if os.fork():
+    print(os.waitstatus_to_exitcode(os.wait()[1]), file=sys.stderr)
+  else:
+    sys.argv = ["predict", *arguments]
+    runpy.run_module("electra_jax.tools.predict", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_command_tells_mistakes_in_four_lines():
+  """Each in a process of its own, behind one import of what the command needs."""
+  done = subprocess.run([sys.executable, "-c", COMMANDS, json.dumps(list(MISTAKES.values()))], cwd=ROOT, text=True,
+                        capture_output=True, stdin=subprocess.DEVNULL, env={**os.environ, "XLA_FLAGS": ONE_DEVICE})
+  *texts, rest = re.split(r"^2\n", done.stderr, flags=re.MULTILINE)
+  assert len(texts) == len(MISTAKES) and not rest and "Traceback" not in done.stderr, done.stderr
+  for said, text in zip(MISTAKES, texts):
+    assert said in text and all(part in text for part in ("Error: ", "got: ", "allowed: ", "fix: ")), text
 
 
 def shown(run, texts, threshold, **options):
