@@ -68,7 +68,8 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
   """What is wrong with the config is reported before jax is imported, which takes seconds.
 
   Raises:
-    UserError: there is no such task or metric, nothing to start from, or a package for the logs is not installed.
+    UserError: there is no such task or metric, no text and no shards, nothing to start from, or a package for the
+      logs is not installed.
   """
   from electra_jax import metrics
   from electra_jax.exchange import hub
@@ -78,6 +79,9 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
     from electra_jax import tasks
     tasks.check(config.task)
     start = config.task.init_from
+  elif not config.data.path:
+    from electra_jax.data.shards import corpus
+    corpus.check(config.data, workdir)
   if start and not os.path.isdir(os.path.join(workdir, "checkpoints")):  # a run that resumes needs no start
     config_lib.check_exists(hub.fetch(start))
   metrics.check_installed(config.log)

@@ -342,6 +342,7 @@ QUICK = {
   "name of the hub": "--config=configs/bert_base.py:continued --workdir=W --config.checkpoint.init_from=me/bert",
   "name of the hub for labels": "--config=configs/finetune/own.py --workdir=W --config.task.init_from=me/bert "
                                 "--config.task.train_path=b",
+  "no text": "--config=configs/base.py --workdir=W --config.data.path=",
   "no W&B": "--config=configs/tiny.py --workdir=W --config.log.wandb_project=mine",
 }
 

@@ -17,6 +17,12 @@ def shards_directory(config_data: ConfigDict, workdir: str) -> str:
   return config_data.shards_path or os.path.join(workdir, SHARDS_FOLDER)
 
 
+def check(config_data: ConfigDict, workdir: str) -> None:
+  """Raises the UserError of a corpus that cannot be read, where shards would have to be made of it."""
+  if not shards.exist(shards_directory(config_data, workdir)):
+    documents.read_corpus(config_data)
+
+
 def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "",
                  trained_on: dict | None = None) -> None:
   """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
