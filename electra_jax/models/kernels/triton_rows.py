@@ -30,15 +30,14 @@ GRADIENT_SPREAD = (8, 256)  # of its gradient
 
 def choose(kernels: str, dtype: DTypeLike) -> str:
   """`auto` becomes, with 16-bit activations, pallas on a TPU, mosaic on a Hopper GPU (H100, H200) and triton on other
-  GPUs, and xla, the compiler's own code, everywhere else and on TPU v4, whose fast memory is too small for rows of
-  512. Pallas and mosaic are for attention and mosaic for `linear_gelu`: the kernels here are Triton's on all GPUs, and
-  TPUs have none of them.
+  GPUs, and xla, the compiler's own code, everywhere else. Pallas and mosaic are for attention and mosaic for
+  `linear_gelu`: the kernels here are Triton's on all GPUs, and TPUs have none of them.
   """
   if kernels != "auto":
     return kernels
   platform = sharding.platform() if jnp.dtype(dtype).itemsize == 2 else "cpu"
   if platform != "gpu":
-    return "pallas" if platform == "tpu" and "v4" not in sharding.device_kind() else "xla"
+    return "pallas" if platform == "tpu" else "xla"
   return "mosaic" if jax.devices()[0].compute_capability == "9.0" else "triton"
 
 
