@@ -51,6 +51,8 @@ def _dropout_add_norm_forward(x, y, bias, norm_scale, norm_bias, seeds, rate, ep
     call = functools.partial(triton_rows.add_norm, rate=rate, epsilon=epsilon, interpret=kernels == "interpret")
     total, out = sharding.on_local_rows(call, (x, y), (bias, norm_scale, norm_bias, seeds), sums=False)
   else:
+    if sharding.device_kind() == "TPU v4":  # its fast memory does not hold the product and what follows it
+      y = jax.lax.optimization_barrier(y)
     y = y + bias.astype(y.dtype)
     if rate:
       y = jnp.where(keep_mask(seeds, y.shape, rate), y * (1 / (1 - rate)), 0)
@@ -99,14 +101,14 @@ def normalised(x: Float[Array, "*rows hidden"], norm_scale: Float[Array, "hidden
 
   The variance is the mean of squared differences: E[x^2] - E[x]^2 loses the digits that parity tests need. Not so of
   16-bit activations on a TPU: there both means come with the product before, a pass less, and the difference loses a
-  twentieth of what the rounding of x loses. On a v4 the two passes stay: the fast memory does not hold all three.
+  twentieth of what the rounding of x loses.
   """
   standard, _ = _standardised(x, epsilon)
   return (standard * norm_scale + norm_bias).astype(x.dtype)
 
 
 def _standardised(x, epsilon):
-  in_one_pass = x.dtype.itemsize == 2 and sharding.platform() == "tpu" and "v4" not in sharding.device_kind()
+  in_one_pass = x.dtype.itemsize == 2 and sharding.platform() == "tpu"
   x = x.astype(jnp.float32)
   mean = x.mean(-1, keepdims=True)
   centred = x - mean
