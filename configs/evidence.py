@@ -17,6 +17,7 @@ released code's).
 
 from configs import variants
 from configs.ablations import MNLI_SST2, WITH_NSP, compared
+from configs.ablations import ROWS as ABLATIONS
 from electra_jax import recipes
 
 ONE_SHAPE_A_CALL = {"train.steps_per_dispatch": 1}  # batches of equally many tokens differ in shape
@@ -61,18 +62,9 @@ ROWS = {
   "tying_token_embeddings": ("ELECTRA section 3.2: the token embeddings are shared; electra_small shares those of "
                              "positions and segments too.", "electra_small",
                              {"objective.weight_tying": "token_embeddings"}),
-  "temperature": ("ELECTRA Appendix F, negative result 2: a temperature of 2 of the generator's softmax.",
-                  "electra_small", {"objective.sampling_temperature": 2.0}),
-  "excluded_original": ("ELECTRA Appendix F, negative result 2: the generator never draws the correct token.",
-                        "electra_small", {"objective.sampling_excludes_original": True}),
-  "contrastive": ("ELECTRA Appendix F, negative result 3: a contrastive objective of sentences.", "electra_small",
-                  {"objective.name": "contrastive"}),
-  "rare_tokens": ("ELECTRA Appendix F, negative result 1: rarer tokens are masked more often "
-                  "(configs/ablations.py:appendix_f_rare_tokens).", "bert_small",
-                  {"data.masking.rarity_exponent": 0.5}),
-  "hard_tokens": ("ELECTRA Appendix F, negative result 1: what a second network finds hard is masked "
-                  "(configs/ablations.py:appendix_f_hard_tokens).", "bert_small",
-                  {"objective.name": "hard_tokens", "objective.weight_tying": "none", "data.masking.rate": 0.3}),
+  **{name: (ABLATIONS[f"appendix_f_{name}"][0], base, ABLATIONS[f"appendix_f_{name}"][2]) for name, base in (
+    ("temperature", "electra_small"), ("excluded_original", "electra_small"), ("contrastive", "electra_small"),
+    ("rare_tokens", "bert_small"), ("hard_tokens", "bert_small"))},
   "electra_lamb": ("ELECTRA-Small with LAMB, as the paper trains it; the learning rate is the best of four "
                    "(docs/results/lamb-vs-adamw.md).", "electra_small",
                    {"optimizer.name": "lamb", "optimizer.learning_rate": 1e-3}),

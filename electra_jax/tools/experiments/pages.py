@@ -53,9 +53,8 @@ def by_budget(of: Table, rows: Sequence[Mapping]) -> dict[float, list[Difference
     if row["claim"] == of.name and row["metric"] == metric_key(of.metrics[0]):
       budgets.setdefault(row.get("budget"), []).append(row)
   main = main_rows(of, rows)
-  flops = {budget or main[0]["train_flops"]: own
-           for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
-  return {budget: compare(of, own, chance_of_pretraining(rows, budget)) for budget, own in flops.items()}
+  return {budget or main[0]["train_flops"]: compare(of, own, chance_of_pretraining(rows, own[0]["train_flops"]))
+          for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
 
 
 def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
