@@ -18,6 +18,7 @@ from electra_jax.training import step as step_lib
 from electra_jax.training.train_state import TrainState
 from tests.objectives.ablation_rows import COUNTS
 from tests.objectives.test_objectives import FAST_TO_COMPILE, initialise, make_batch
+from tests.small_runs import write_corpus
 
 ABLATIONS = sorted(ablations.ROWS)
 BATCH = make_batch() | {"nsp_label": jnp.arange(8, dtype=jnp.int32) % 2}
@@ -115,16 +116,10 @@ def test_phase_at_every_step():
   assert found == [(0, 0), (0, 0), (1, 2), (1, 2), (1, 2)]
 
 
-def write_corpus(path):
-  words = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "rain", "fall", "over", "every", "roof", "in", "town"]
-  path.write_text("\n\n".join(" ".join(words[(i * j) % 15] for j in range(3, 40)) for i in range(1, 60)))
-  return str(path)
-
-
 def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path, one_device):
   """Restarted at the border, where the copy is still to be made, and behind it, where it must not be made again."""
   given = shrink(ablations.get_config("figure3_two_stage,tiny"))
-  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.0, num_workers=1, reader="threads")
+  given.data.update(path=str(write_corpus(tmp_path / "corpus.txt")), heldout_share=0.0, num_workers=1, reader="threads")
   given.train.log_every_steps = 1
   given.checkpoint.update(every_steps=1, keep_last=10)
   given.log.tensorboard = False

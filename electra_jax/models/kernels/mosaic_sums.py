@@ -15,18 +15,19 @@ from electra_jax.models.kernels import mosaic_parts as parts
 
 WARPS, COLUMNS = SHAPE = (4, 64)  # of a warpgroup, of a tile
 SIZE = WARPS * COLUMNS
+LAYOUT = plgpu.Layout.WG_STRIDED(SHAPE, vec_size=2)
 
 
 def zeros(interpret: bool):
   """Sums [4 warps, 64 columns] before the first tile."""
-  return parts.full(SHAPE, 0, plgpu.Layout.WG_STRIDED(SHAPE, vec_size=2), interpret)
+  return parts.full(SHAPE, 0, LAYOUT, interpret)
 
 
 def of_tile(tile: Array, interpret: bool):
   """float32 [64, 64] summed over the 16 rows of each warp: [4, 64]."""
   if interpret:
     return tile.reshape(WARPS, -1, COLUMNS).sum(1)
-  kept = plgpu.ShapeDtypeStruct(SHAPE, jnp.float32, layout=plgpu.Layout.WG_STRIDED(SHAPE, vec_size=2))
+  kept = plgpu.ShapeDtypeStruct(SHAPE, jnp.float32, layout=LAYOUT)
   return plgpu.inline_mgpu(arg_types=(parts.TILE,), return_type=kept)(_halve)(tile)
 
 
