@@ -141,7 +141,7 @@ def test_restart_of_a_two_stage_run_lands_in_the_right_stage(tmp_path, one_devic
 
 def test_a_unigram_run_counts_its_training_tokens(tmp_path):
   given = shrink(ablations.get_config("figure3_generator_unigram,tiny"))
-  given.data.update(path=write_corpus(tmp_path / "corpus.txt"), heldout_share=0.2, num_workers=1)
+  given.data.update(path=str(write_corpus(tmp_path / "corpus.txt")), heldout_share=0.2, num_workers=1)
   data = inputs.open_data(config_lib.resolve(given), str(tmp_path / "run"))
   ids, num_tokens, _ = data.train.read(np.arange(len(data.train)))
   expected = np.bincount(ids[np.arange(16) < num_tokens[:, None]], minlength=data.tokenizer.vocab_size)

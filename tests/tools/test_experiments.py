@@ -32,7 +32,7 @@ from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
 from electra_jax.training import checkpoints
 from tests.conftest import ONE_DEVICE, ROOT
-from tests.objectives.test_ablation_runs import write_corpus
+from tests.small_runs import write_corpus
 
 RECIPES = list(recipes.load_file(recipes.find("evidence")).ROWS)
 # What may differ from ELECTRA-Small's recipe in a row of the same table.
