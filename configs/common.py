@@ -111,7 +111,7 @@ def defaults() -> ConfigDict:
   c.optimizer.weight_decay_rate = 0.01  # decoupled; never on biases and layer norms
   c.optimizer.bias_correction = True  # False: Adam as the released BERT and ELECTRA code has it
   c.optimizer.clip_norm = 1.0  # global gradient norm; 0 = off (RoBERTa Table 9)
-  # parameters, moments, update split over mesh.fsdp (over mesh.data where that is 1), parameters gathered once (ZeRO)
+  # parameters, moments, update split over mesh.fsdp and mesh.data, parameters gathered once (ZeRO)
   c.optimizer.shard_state = False
 
   # ---- train

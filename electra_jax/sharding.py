@@ -192,14 +192,13 @@ def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, shard_state: 
   Args:
     params: tree of the parameters, or of what has their shapes.
     mesh: of `make_mesh`, or the current one.
-    shard_state: split over the data axis what the fsdp axis would split, where that is of one device and the size
-      allows it (`optimizer.shard_state`).
+    shard_state: split what the fsdp axis would split over fsdp and data both, as far as a dimension allows it: the
+      first, so that parts are whole rows (`optimizer.shard_state`).
 
   Raises:
     ValueError: a parameter matches no rule of PARAMETER_AXES, or more than one.
     UserError: a dimension cannot be divided over its mesh axis.
   """
-  over_data = shard_state and mesh.shape["fsdp"] == 1
 
   def place(path, leaf):
     name = path_name(path)
@@ -213,12 +212,20 @@ def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, shard_state: 
         raise UserError(f"The parameter {name} cannot be split over the mesh", got=f"a dimension of {size} over mesh "
                         f"axis {axis!r} of {mesh.shape[axis]} devices", allowed="sizes that the axis divides",
                         fix=f"choose --config.mesh.{axis} as a divisor of {size}")
-    if over_data:
-      spec = PartitionSpec(*("data" if axis == "fsdp" and size % mesh.shape["data"] == 0 else axis
-                             for size, axis in zip(leaf.shape, spec)))
-    return NamedSharding(mesh, spec)
+    return NamedSharding(mesh, _over_all(spec, leaf.shape, mesh) if shard_state and "fsdp" in spec else spec)
 
   return jax.tree_util.tree_map_with_path(place, params)
+
+
+def _over_all(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+  """A parameter's part on each device: fsdp, then data split the first dimension that they divide."""
+  axes = [[axis] if axis == "tensor" else [] for axis in spec]
+  for axis in ("fsdp", "data"):
+    for size, taken in zip(shape, axes):
+      if size % math.prod(mesh.shape[other] for other in (*taken, axis)) == 0:
+        taken.append(axis)
+        break
+  return PartitionSpec(*(tuple(taken) or None for taken in axes))
 
 
 def gather_parameters(params: PyTree, dtype: jnp.dtype | None) -> PyTree:
@@ -232,9 +239,10 @@ def gather_parameters(params: PyTree, dtype: jnp.dtype | None) -> PyTree:
     return params
 
   def gather(path, leaf, place):
-    if path_name(path).endswith("/kernel"):
-      leaf = jax.lax.with_sharding_constraint(leaf.astype(dtype), place)
-    return jax.lax.with_sharding_constraint(leaf, _gathered(place))
+    leaf = leaf.astype(dtype) if path_name(path).endswith("/kernel") else leaf
+    for spec in (place.spec, _kept(place, "fsdp"), _kept(place)):  # one side of a torus after the other
+      leaf = jax.lax.with_sharding_constraint(leaf, spec)
+    return leaf
 
   return jax.tree_util.tree_map_with_path(gather, params, _current_shardings(params))
 
@@ -248,9 +256,10 @@ def split_gradients(gradients: PyTree, dtype: jnp.dtype | None) -> PyTree:
     return gradients
 
   def split(path, leaf, place):
-    if not path_name(path).endswith("/kernel"):
-      leaf = jax.lax.with_sharding_constraint(leaf, _gathered(place))
-    return jax.lax.with_sharding_constraint(leaf, place).astype(jnp.float32)
+    whole = [] if path_name(path).endswith("/kernel") else [_kept(place)]
+    for spec in (*whole, _kept(place, "fsdp"), place.spec):
+      leaf = jax.lax.with_sharding_constraint(leaf, spec)
+    return leaf.astype(jnp.float32)
 
   return jax.tree_util.tree_map_with_path(split, gradients, _current_shardings(gradients))
 
@@ -259,8 +268,10 @@ def _current_shardings(params: PyTree) -> PyTree:
   return parameter_shardings(params, jax.sharding.get_abstract_mesh(), shard_state=True)
 
 
-def _gathered(place: NamedSharding) -> PartitionSpec:
-  return PartitionSpec(*(axis if axis == "tensor" else None for axis in place.spec))
+def _kept(place: NamedSharding, *axes: str) -> PartitionSpec:
+  """Of a parameter's sharding, what the tensor axis and these split."""
+  parts = ((part,) if isinstance(part, str) else part or () for part in place.spec)
+  return PartitionSpec(*(tuple(axis for axis in part if axis in ("tensor", *axes)) or None for part in parts))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
