@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import flops, recipes, sharding
 from electra_jax import main as main_lib
+from electra_jax.data import pipeline
 from electra_jax.errors import UserError
 from electra_jax.tools import bench_data
 from electra_jax.training import setup
@@ -66,10 +67,13 @@ def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
   positions = np.sort(np.argsort(rng.random((rows, length)), axis=1)[:, :slots], axis=1).astype(np.int32)
   masked = ids.copy()
   np.put_along_axis(masked, positions, 103, axis=1)
-  return {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones(ids.shape, bool),
-          "masked_input_ids": masked, "masked_positions": positions,
-          "masked_ids": np.take_along_axis(ids, positions, axis=1),
-          "masked_weights": np.ones(positions.shape, np.float32)}
+  batch = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": np.ones(ids.shape, bool),
+           "masked_input_ids": masked, "masked_positions": positions,
+           "masked_ids": np.take_along_axis(ids, positions, axis=1),
+           "masked_weights": np.ones(positions.shape, np.float32)}
+  if "nsp_label" in pipeline.batch_shapes(config.data, rows):
+    batch["nsp_label"] = np.arange(rows, dtype=np.int32) % 2
+  return batch
 
 
 # Part -> what a step without it has instead. Parts overlap (a generator has attention of its own), so they do not add
@@ -121,7 +125,8 @@ def compared(now: dict, path: str) -> str:
 def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "") -> dict:
   """The figures of one recipe; see USAGE."""
   mesh = sharding.make_mesh(config.mesh)
-  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh, "train.batch_size")
+  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
+                            "train.batch_size / train.accumulation_steps")
   run, rows, updates = setup.make(config, mesh), synthetic_batch(config), config.train.steps_per_dispatch
   state = run.init_state()
   with jax.set_mesh(mesh):

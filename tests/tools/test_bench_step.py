@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from configs import small
+from configs import bert_original_base, small
 from electra_jax import config as config_lib
+from electra_jax.data import pipeline
 from electra_jax.errors import UserError
 from electra_jax.tools import bench
 
@@ -23,6 +24,14 @@ def test_a_step_is_timed(one_device):
   assert figures["tokens_per_second"] > 0 and figures["batch_size"] == 8 and figures["objective"] == "rtd"
   assert 0 < figures["share_of_matmul"] < 1.5
   assert 30 < figures["loss"] < 60  # ln 1200 + 50 ln 2: an untrained model on random ids
+
+
+@pytest.mark.parametrize("recipe", [small, bert_original_base])
+def test_synthetic_rows_have_the_form_of_real_ones(recipe):
+  config = config_lib.resolve(recipe.get_config("tiny"))
+  found = bench.synthetic_batch(config)
+  assert {name: (rows.shape, rows.dtype.type) for name, rows in found.items()} == pipeline.batch_shapes(
+    config.data, config.train.batch_size)
 
 
 def test_each_part_is_left_out_once(monkeypatch):
