@@ -97,15 +97,15 @@ def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
   if report.memory and report.memory.total <= hbm:
     return "fits"
   rows = config.train.batch_size // config.train.accumulation_steps // (report.mesh["data"] * report.mesh["fsdp"])
-  tries = []
-  if report.memory is None or report.memory.parameters + report.memory.optimizer > hbm / 2:
+  tries, can_split = [], report.mesh["data"] % 2 == 0
+  if can_split and (report.memory is None or report.memory.parameters + report.memory.optimizer > hbm / 2):
     tries.append(f"--config.mesh.fsdp={2 * report.mesh['fsdp']}")
   if rows > 1:
     tries.append(f"--config.train.accumulation_steps={2 * config.train.accumulation_steps}")
   if config.train.remat in TRIES_OF_REMAT:
     tries.append(f"--config.train.remat={TRIES_OF_REMAT[config.train.remat]}")
-  return "does not fit: try " + (
-    ", ".join(tries) or f"--config.mesh.tensor={2 * report.mesh['tensor']}, or a larger slice")
+  last = [f"--config.mesh.tensor={2 * report.mesh['tensor']}"] * can_split + ["a larger slice"]
+  return "does not fit: try " + (", ".join(tries) or ", or ".join(last))
 
 
 def show(report: Report, config: ConfigDict, devices: list, chip: Chip | None, console: Console) -> None:

@@ -38,6 +38,9 @@ def make_devices(topology: str, slices: int = 1) -> list:
     raise UserError("No slice is that large", got=f"{count} chips in {topology}",
                     allowed=f"at most {CHIPS[chip].largest} chips of {chip}",
                     fix="choose smaller sides; for example --topology=v5e:16x16 or v5p:8x8x16")
+  if chip == "cpu" and slices > 1:
+    raise UserError("CPU devices are in no slices", got=f"--slices={slices} of {topology}", allowed="--slices=1",
+                    fix="leave out --slices, or choose a TPU's topology")
   return _cpu_devices(int(sides)) if chip == "cpu" else _tpu_devices(chip, sides, slices)
 
 

@@ -29,7 +29,7 @@ class Chip:
 CHIPS = MappingProxyType({
   "v4": Chip("TPU v4", 32 * memory.GIB, 1228e9, 50e9, 3, 4096, 1.05e9),  # 2400 Gbit/s over six links
   "v5e": Chip("TPU v5e", 16 * memory.GIB, 819e9, 50e9, 2, 256, 1.5e9),  # 1600 Gbit/s over four links
-  "v5p": Chip("TPU v5p", 95 * memory.GIB, 2765e9, 100e9, 3, 8960, 1.75e9),  # 4800 Gbit/s over six links
+  "v5p": Chip("TPU v5p", 95 * memory.GIB, 2765e9, 100e9, 3, 6144, 1.75e9),  # 4800 Gbit/s over six links
   "v6e": Chip("TPU v6e", 32 * memory.GIB, 1640e9, 100e9, 2, 256, 1.75e9),  # 3200 Gbit/s over four links
 })
 

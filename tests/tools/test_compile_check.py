@@ -119,6 +119,18 @@ def test_meshes_of_eight_fake_devices(config, capsys):
   assert "data=1 fsdp=4 tensor=2" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("data,fsdp,tried", [
+  (4, 2, "--config.mesh.fsdp=4, --config.train.accumulation_steps=2, --config.train.remat=dots"),
+  (1, 8, "--config.train.accumulation_steps=2, --config.train.remat=dots"), (1, 128, "a larger slice"),
+  (16, 8, "--config.mesh.fsdp=16")])
+def test_what_is_tried_can_be_done(config, data, fsdp, tried):
+  """No advice to split over more devices than there are, or a row in two."""
+  recipe = config.copy_and_resolve_references()
+  recipe.train.update(batch_size=128, remat="none" if data * fsdp < 128 else "full")
+  report = compile_check.Report({"data": data, "fsdp": fsdp, "tensor": 1}, "temporaries 19G of 15G")
+  assert compile_check.verdict(report, config_lib.resolve(recipe), hbm=2**30) == f"does not fit: try {tried}"
+
+
 @pytest.mark.parametrize("groups,size", [
   ("mesh['axis_0'=16,'axis_1'=16] {'axis_1'}", 16),  # as the TPU compiler writes meshes
   ("mesh['axis_0'=16,'axis_1'=1,'axis_2'=1] {'axis_0','axis_1'}", 16),
@@ -187,6 +199,8 @@ def test_roofline_takes_the_largest_bound():
   (lambda: compile_program.make_devices("v4:4x4"), "'v4:4x4'"),
   (lambda: compile_program.make_devices("cpu:64"), "for cpu:64"),
   (lambda: compile_program.make_devices("v5e:32x32"), "1024 chips in v5e:32x32"),
+  (lambda: compile_program.make_devices("v5p:16x16x32"), "8192 chips in v5p:16x16x32"),  # of a pod of 8960
+  (lambda: compile_program.make_devices("cpu:8", slices=2), "--slices=2 of cpu:8"),
 ])
 def test_mistakes_are_told_in_four_parts(call, got):
   with pytest.raises(UserError) as told:
