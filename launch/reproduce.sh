@@ -8,7 +8,7 @@
 #   weight-tying (ELECTRA section 3.2), appendix-f-electra, appendix-f-bert, fast-vs-faithful, or all.
 #   `launch/reproduce.sh plan CLAIM` only says what would run, `launch/reproduce.sh --help` names the flags.
 #
-#   DATA=...           the corpus, as data.path: text or JSONL files, a folder, a quoted glob. Needed the first time.
+#   DATA=...           the corpus, as data.path: text or JSONL files (with commas), a folder, a quoted glob. Needed once.
 #   GLUE=...           the folder with CoLA, SST-2, ...; without it only the held-out losses are compared.
 #   FLOPS=1e17         training FLOPs of each model in the paper's convention. An H100 does about 1e17 in ten minutes;
 #                      the paper's Table 1 has 1.4e18. Default: the claim's own, 1e17 or 2e16.
@@ -31,6 +31,10 @@ from_caller() {  # paths are the caller's, not this script's
   if [ -z "$1" ] || [[ "$1" == /* || "$1" == *:* ]]; then echo "$1"; else echo "$caller/$1"; fi
 }
 
+data=()
+IFS=, read -ra parts <<< "${DATA:-}"
+for part in "${parts[@]}"; do data+=("$(from_caller "${part# }")"); done
+
 devices=${DEVICES:-}
 if [ -z "$devices" ] && command -v nvidia-smi > /dev/null; then
   devices=$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)
@@ -40,7 +44,7 @@ case "${1:-}" in
   plan | publish) command=("$@" "--out=$out") ;;
   "" | -*) command=("$@") ;;
   *)
-    command=(run "$@" "--out=$out" "--data=$(from_caller "${DATA:-}")" "--glue=$(from_caller "${GLUE:-}")"
+    command=(run "$@" "--out=$out" "--data=$(IFS=,; echo "${data[*]}")" "--glue=$(from_caller "${GLUE:-}")"
       "--shards=$(from_caller "${SHARDS:-$out/data}")" "--vocabulary=$(from_caller "${VOCABULARY:-}")"
       "--devices=$devices")
     export EXPERIMENTS_COMMAND="${FLOPS:+FLOPS=$FLOPS }launch/reproduce.sh $*"

@@ -25,10 +25,8 @@ action=${1:-}
 [ $# -eq 0 ] || shift
 case $action in
   create)
-    spot=()
-    [ -z "${SPOT:-}" ] || spot=(--spot)
     gcloud compute tpus queued-resources create "$tpu" --node-id="$tpu" --zone="$zone" --accelerator-type="$type" \
-      --runtime-version="$version" "${spot[@]}"
+      --runtime-version="$version" ${SPOT:+--spot}
     echo "In the queue; '$0 status' says ACTIVE when the slice is there."
     ;;
   status)
@@ -53,7 +51,7 @@ sudo gcsfuse --implicit-dirs -o allow_other $(printf %q "$BUCKET") /mnt/bucket"
     gcloud compute tpus queued-resources delete "$tpu" --zone="$zone" --force --quiet
     ;;
   *)
-    sed -n '2,/^set/{/^set/!p}' "$0" >&2
+    sed -n '2,/^set/{/^set/!p}' launch/tpu_vm.sh >&2
     exit 2
     ;;
 esac

@@ -199,6 +199,14 @@ def test_slurm_asks_for_a_signal_and_a_requeue():
   assert {"--requeue", "--signal=TERM@180", "--ntasks-per-node=1", "--open-mode=append"} <= set(options)
 
 
+def test_texts_are_the_callers(tmp_path, fakes):
+  python = fakes.add("python")
+  variables = fakes.environment(PYTHON=str(python), DATA="a b.txt*2, more/*.txt,tfds:pg19,/c", DEVICES="0", GLUE="glue")
+  subprocess.run([LAUNCH / "reproduce.sh", "table3"], env=variables, cwd=tmp_path, check=True)
+  assert {f"--data={tmp_path}/a b.txt*2,{tmp_path}/more/*.txt,tfds:pg19,/c", f"--glue={tmp_path}/glue"} <= set(
+    fakes.calls()[0])
+
+
 # ---- TPU VMs ----
 
 
@@ -257,7 +265,7 @@ def test_install_clones_this_commit_and_mounts_the_bucket(fakes):
 
 
 def test_the_script_teaches(fakes):
-  done = tpu(fakes)
+  done = subprocess.run(["./tpu_vm.sh"], cwd=LAUNCH, capture_output=True, text=True, env=fakes.environment())
   assert done.returncode == 2 and "create | install | run" in done.stderr and "BUCKET=" in done.stderr
 
 
