@@ -175,6 +175,23 @@ def test_mistakes_are_reported(arguments, changes, said):
       rows.plan(table, "out", Budget(**changes))
 
 
+@pytest.mark.parametrize("arguments, flags, said", [
+  (["small-vs-bert"], dict(only="electra_smal"), "use --only=electra_small"),
+  (["small-vs-bert"], dict(init_from="runs/base"), "leave out the table"),
+  ([], dict(tasks="rte,colla"), "use --tasks=cola")])
+def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, arguments, flags, said):
+  use_flags(monkeypatch, tmp_path, **flags)
+  with pytest.raises(UserError) as caught:
+    command.run(arguments)
+  assert said in caught.value.fix
+
+
+def test_a_probe_without_a_workdir(monkeypatch):
+  monkeypatch.setattr(probe, "FLAGS", SimpleNamespace(workdir=None))
+  with pytest.raises(UserError, match="--workdir is missing"):
+    probe.main(["probe"])
+
+
 # ---- running: the commands are replaced by ones that only leave what the real ones would ----
 
 
@@ -196,7 +213,7 @@ def run(planned, where, after=lambda: None, devices=("3", "5"), tasks=("rte",)):
 def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
   values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
-            "glue_at_once": None, "probe": False, "only": "", "tasks": "",
+            "glue_at_once": None, "probe": False, "only": "", "tasks": "", "init_from": "",
             "glue_set": [], "grid": [], "glue_grid": [], "paper": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 
@@ -591,6 +608,19 @@ def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):
   with pytest.raises(Interrupted):
     running.call(["false"], log, 1)  # nothing starts any more
   assert running.stopped
+
+
+def test_a_stop_while_a_process_starts_reaches_it(tmp_path, monkeypatch):
+  running, start = processes.Running(), subprocess.Popen
+
+  def start_and_stop(*words, **options):
+    started = start(*words, **options)
+    running.stopped = time.monotonic()  # before it is among those that a signal is passed on to
+    return started
+
+  monkeypatch.setattr(subprocess, "Popen", start_and_stop)
+  with pytest.raises(Interrupted):
+    running.call(["sleep", "60"], str(tmp_path / "log.txt"), 1)
 
 
 # ---- fine-tunings alone ----

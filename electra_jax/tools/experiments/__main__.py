@@ -9,7 +9,7 @@ from absl import flags
 
 from electra_jax import files, metrics
 from electra_jax import main as main_lib
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, unknown
 from electra_jax.tools.experiments import finetuning, pages, records, report, results, runs
 from electra_jax.tools.experiments import rows as rows_lib
 from electra_jax.tools.experiments.finetuning import Tuning
@@ -59,8 +59,17 @@ def budget() -> Budget:
 
 
 def chosen_tables(arguments: list[str]) -> list[Table]:
-  """Those that the command names, each model at every point of --grid."""
-  return [rows_lib.with_grid(table, FLAGS.grid) for table in rows_lib.tables_of(arguments)]
+  """Those that the command names, each model at every point of --grid.
+
+  Raises:
+    UserError: there is no such table, or none of them has a recipe that --only names.
+  """
+  tables = [rows_lib.with_grid(table, FLAGS.grid) for table in rows_lib.tables_of(arguments)]
+  keys = {model.key for table in tables for model in table.models}
+  for name in only():
+    if name not in keys:
+      raise unknown("--only names a recipe that the table does not have", name, sorted(keys), "use --only=CLOSEST")
+  return tables
 
 
 def own_tuning() -> dict[str, Any]:
@@ -95,10 +104,13 @@ def run(arguments: list[str]) -> None:
   if not FLAGS.out:
     raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
   names = FLAGS.tasks.split(",") if FLAGS.tasks else list(rows_lib.GLUE)
-  if unknown := [name for name in names if name not in finetuning.ORDER]:
-    raise UserError("A task of --tasks is unknown", got=", ".join(unknown), allowed=", ".join(finetuning.ORDER),
-                    fix="use --tasks=cola,rte")
+  for name in names:
+    if name not in finetuning.ORDER:
+      raise unknown("A task of --tasks is unknown", name, finetuning.ORDER, "use --tasks=CLOSEST")
   if FLAGS.init_from:
+    if arguments:
+      raise UserError("--init_from fine-tunes alone, without a table", got=" ".join(arguments), allowed="no table",
+                      fix="leave out the table, or pre-train with --set=checkpoint.init_from=...")
     return sweep(names)
   tables = chosen_tables(arguments)
   for table in tables:

@@ -122,6 +122,8 @@ def probe(workdir: str) -> dict[int, list[float]]:
 def main(argv: list[str]) -> None:
   """Entry point."""
   del argv
+  if not FLAGS.workdir:
+    raise UserError("--workdir is missing", got="nothing", allowed="the workdir of a pre-training", fix="see --help")
   main_lib.start_jax()
   probe(FLAGS.workdir)
 

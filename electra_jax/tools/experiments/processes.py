@@ -66,6 +66,8 @@ class Running:
         file.flush()
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
       self.processes.add(process)
+      if self.stopped:  # while it was being started
+        _signal_group(process, signal.SIGTERM)
       try:
         status = process.wait()
       finally:
