@@ -192,8 +192,8 @@ def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, shard_state: 
   Args:
     params: tree of the parameters, or of what has their shapes.
     mesh: of `make_mesh`, or the current one.
-    shard_state: split what the fsdp axis would split over fsdp and data both, as far as a dimension allows it: the
-      first, so that parts are whole rows (`optimizer.shard_state`).
+    shard_state: split what the fsdp axis would split over fsdp and data both, as far as the sizes allow
+      (`optimizer.shard_state`); rows first, for parts of whole rows are gathered without being rearranged.
 
   Raises:
     ValueError: a parameter matches no rule of PARAMETER_AXES, or more than one.
@@ -218,7 +218,7 @@ def parameter_shardings(params: PyTree, mesh: Mesh | AbstractMesh, shard_state: 
 
 
 def _over_all(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-  """A parameter's part on each device: fsdp, then data split the first dimension that they divide."""
+  """`spec` with the first dimension that fsdp divides split over it, then the first that data divides."""
   axes = [[axis] if axis == "tensor" else [] for axis in spec]
   for axis in ("fsdp", "data"):
     for size, taken in zip(shape, axes):
@@ -262,6 +262,13 @@ def split_gradients(gradients: PyTree, dtype: jnp.dtype | None) -> PyTree:
     return leaf.astype(jnp.float32)
 
   return jax.tree_util.tree_map_with_path(split, gradients, _current_shardings(gradients))
+
+
+def kept_parts(params: PyTree, dtype: jnp.dtype | None) -> PyTree:
+  """The parts of the parameters that a device keeps. Said again for the optimizer, else the compiler takes the norms of
+  tables from the gathered ones.
+  """
+  return params if dtype is None else jax.lax.with_sharding_constraint(params, _current_shardings(params))
 
 
 def _current_shardings(params: PyTree) -> PyTree:

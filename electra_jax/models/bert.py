@@ -32,13 +32,13 @@ SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # of fine-tuni
 
 
 def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str,
-                            remat: str = "none", kernels: str = "auto") -> TransformerConfig:
+                            remat: str = "none", kernels: str = "auto", gathered: bool = False) -> TransformerConfig:
   """The `model` branch of a resolved config as the encoder's own description."""
   keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
           "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
           "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
   return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
-                           dtype=jnp.dtype(dtype), remat=remat, kernels=kernels,
+                           dtype=jnp.dtype(dtype), remat=remat, kernels=kernels, gathered=gathered,
                            position_init=config_model.get("position_init", "normal"))  # published ones do not say
 
 

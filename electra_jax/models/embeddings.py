@@ -40,14 +40,15 @@ class Table(nn.Module):
     return self.param("embedding", initializer, (self.num_rows, self.features))
 
 
-def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"]) -> Float[Array, "batch length embed"]:
+def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"],
+           gathered: bool = False) -> Float[Array, "batch length embed"]:
   """Rows of a table. The gather is done in float32, so its gradient is summed in float32 too.
 
   Each device gathers whole rows for its own examples. Left to itself the partitioner would keep the table's split in
-  the rows, and then have every device compute all of them, forwards and backwards. Where tables are whole anyway it
-  sums the gradients of several lookups over the devices at once, if nothing is said.
+  the rows, and then have every device compute all of them, forwards and backwards. Where tables are whole anyway
+  (`gathered`, or a mesh of the data axis alone) nothing is said: so gradients of several lookups are summed at once.
   """
-  if not sharding.keeps_parameters_whole():
+  if sharding.axis_size("vocab") > 1 or (sharding.axis_size("embed") > 1 and not gathered):
     table = sharding.constrain(table, None, None)
   return sharding.constrain(jnp.take(table, ids, axis=0, mode="clip"), "batch", None, None)  # [batch, length, embed]
 
@@ -101,6 +102,6 @@ class Embeddings(nn.Module):
                attention_mask: Bool[Array, "batch length"], token_table: Float[Array, "vocab embed"],
                train: bool) -> Float[Array, "batch length embed"]:
     c = self.config
-    x = lookup(token_table, ids) + position_vectors(self.position(), attention_mask, c.position_offset)
+    x = lookup(token_table, ids, c.gathered) + position_vectors(self.position(), attention_mask, c.position_offset)
     x = x + segment_vectors(self.token_type(), token_type_ids)  # [batch, length, embed]
     return self.dropout(self.layer_norm(x.astype(c.dtype)), train)

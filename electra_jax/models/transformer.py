@@ -43,6 +43,7 @@ class TransformerConfig:
   position_init: str = "normal"  # how the position table starts: a row of embeddings.POSITION_INITS
   remat: str = "none"  # a row of remat.POLICIES, or none
   kernels: str = "auto"  # auto | xla | triton | mosaic | pallas | interpret, see triton_rows.choose
+  gathered: bool = False  # each device has all parameters within a step, however they are kept (optimizer.shard_state)
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
   pooler: str = "none"  # layer between that and a fine-tuning head's outputs: none | tanh | gelu

@@ -43,7 +43,7 @@ def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phas
   (loss, pairs), gradients = accumulate(phase.loss, params, batch, step_rng, num_targets, accumulation_steps)
   gradients = sharding.split_gradients(gradients, shared_dtype)
   gradients = keep_trainable(gradients, phase.trainable)
-  updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+  updates, opt_state = tx.update(gradients, state.opt_state, sharding.kept_parts(state.params, shared_dtype))
   updates = keep_trainable(updates, phase.trainable)
   new = state._replace(step=state.step + 1, params=optax.apply_updates(state.params, updates), opt_state=opt_state)
   one = jnp.ones(())
