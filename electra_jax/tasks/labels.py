@@ -16,17 +16,12 @@ FEW = 50  # dev examples: the standard error of an accuracy is 7 points or less
 MOST_LABELS = 20  # of a confusion matrix
 
 
-def of_each(task: Task, examples: Sequence[Example]) -> list[str]:
-  """Every label of the examples, one behind the other: of multi_label and tagging all that an example has."""
-  return [name for example in examples
-          for name in ([example.label] if task.head == "classification" else example.label)]
-
-
 def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str]:
-  """Lines before a training: the labels with their counts, and what is doubtful; none of a task without labels."""
-  if not task.label_names:
-    return []
-  counts = {split: Counter(of_each(task, examples[split])) for split in task.splits[:2]}
+  """Lines to print before training: the counts of the labels, and warnings; none unless the head predicts labels."""
+  if task.head not in ("classification", "multi_label", "tagging"):
+    return []  # a ranking trains on pairs made of positive examples
+  counts = {split: Counter(name for example in examples[split] for name in (
+    [example.label] if task.head == "classification" else example.label)) for split in task.splits[:2]}
   lines = [f"labels of {split}: " + named([f"{name} {number[name]:,}" for name in task.label_names], most=MOST_LABELS)
            for split, number in counts.items()]
   train, dev = counts.values()

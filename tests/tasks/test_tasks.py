@@ -11,7 +11,7 @@ from configs.finetune import own as own_recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
 from electra_jax.finetuning import losses
-from electra_jax.tasks import batches, features, glue, ranking, sequences
+from electra_jax.tasks import batches, features, glue, labels, ranking, sequences
 from electra_jax.tasks.base import Example
 from tests.tasks.fake_tokenizer import Words
 
@@ -151,6 +151,7 @@ def test_qnli_as_ranking_compares_sentences_of_a_question(tmp_path):
   (feature,) = task.featurize(train[0], Words(), 16)
   assert feature["input_ids"] == [[1, 11, 13, 2, 11, 2], [1, 11, 13, 2, 11, 11, 2]]
   dev = task.read("dev")
+  assert labels.introduce(task, {"train": train, "dev": dev}) == []  # "entailment" is no ten labels of a letter each
   outputs = {"multiple_choice_head": np.array([[-3.0], [-4.0], [-9.0], [0.1]], np.float32)}
   assert task.score(task.decode(outputs, [], dev), dev) == {"accuracy": 1.0}
   assert task.decode({"multiple_choice_head": np.full((4, 1), np.nan)}, [], dev) == [None] * 4
