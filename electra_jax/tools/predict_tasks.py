@@ -157,19 +157,19 @@ def record_answer(item: Item, prediction: Prediction) -> dict:
 
 
 def items_of(task: QuestionKind, arguments: Sequence[str], pair: str = "") -> list[Item]:
-  """The questions that the words of a command line are.
+  """The questions in the arguments of a command line; none where --input has them.
 
   Raises:
     UserError: a field is left over or missing.
   """
+  if pair and (len(arguments) != 1 or "pair" not in task.optional):
+    raise UserError("--pair belongs to one text", got=f"{len(arguments)} texts", allowed="--task=classify with one",
+                    fix="give many pairs as .jsonl with --input")
   if len(task.fields) == 1:
-    second = {"pair": pair} if pair else {}
-    if pair and (len(arguments) > 1 or "pair" not in task.optional):
-      raise UserError("--pair belongs to one text", got=f"{len(arguments)} texts", allowed="--task=classify with one",
-                      fix="give many pairs as .jsonl with --input")
-    return [{task.fields[0]: text} | second for text in arguments]
-  has_list = task.fields[-1] in task.lists
-  size = len(task.fields)
+    return [{task.fields[0]: text} | ({"pair": pair} if pair else {}) for text in arguments]
+  if not arguments:
+    return []
+  has_list, size = task.fields[-1] in task.lists, len(task.fields)
   if len(arguments) <= size if has_list else len(arguments) % size:
     raise UserError("The arguments are not those of the task", got=f"{len(arguments)} of them",
                     allowed=f"{', '.join(task.fields)}" + (", two or more of them" if has_list else ", also repeated"),

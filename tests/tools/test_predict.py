@@ -17,7 +17,7 @@ from configs import base
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict, predict_screen
-from electra_jax.tools.predict_tasks import TASKS
+from electra_jax.tools.predict_tasks import TASKS, items_of
 from tests.conftest import ONE_DEVICE, ROOT
 from tests.workdirs import TEXT, make_workdir
 
@@ -187,6 +187,13 @@ def test_bad_lines_are_named_in_every_task(run, tmp_path, task, line, said):
   with pytest.raises(UserError, match=said) as error:
     list(predict.answer_file(run, str(tmp_path / "in.txt"), TASKS[task], top_k=7))
   assert error.value.got.startswith(f"{tmp_path}/in.txt:3: ")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_with_a_file_no_task_asks_for_arguments(task):
+  assert items_of(TASKS[task], []) == []
+  with pytest.raises(UserError, match="--pair belongs to one text"):
+    items_of(TASKS[task], [], pair="It is ignored.")
 
 
 QUESTIONS = [("in.jsonl", '{"context": "A cat.", "question": "Who?", "id": 3}\n', 1),
