@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from electra_jax import plotting
-from electra_jax.tasks import glue, race, squad
+from electra_jax.tasks import METRICS, glue, race, squad
 from electra_jax.tasks.base import HEADS, Task
 from electra_jax.tasks.scoring import percent
 
@@ -25,15 +25,15 @@ def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary:
   scores = {run["seed"]: percent(run["scores"][task.metric]) for run in runs}
   values = ", ".join(f"{seed}: {'failed' if score == '-' else score}" for seed, score in scores.items())
   lines += ["", f"Each run's {task.metric} by seed: {values}."]
-  if rows := papers_of(task.name):
+  if rows := papers_of(task.name, task.metric):
     lines += ["", plotting.markdown([f"The papers' {task.metric} on dev", "%"], rows)]
   return "\n".join(lines) + "\n"
 
 
-def papers_of(name: str) -> list[tuple[str, object]]:
-  """(model, dev score in percent) of a task, as the papers print them."""
+def papers_of(name: str, metric: str) -> list[tuple[str, object]]:
+  """(model, dev score in percent) of a task, as the papers print them; they have only the task's first metric."""
   return [(model, scores[name]) for papers in (glue.PAPER, squad.PAPER, race.PAPER)
-          for model, scores in papers.items() if name in scores]
+          for model, scores in papers.items() if name in scores and metric == METRICS[name][0]]
 
 
 def next_steps(task: Task, workdir: str) -> str:

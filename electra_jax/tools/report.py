@@ -139,7 +139,7 @@ def results_of(facts: Facts) -> str:
   shown = table(("dev, percent", "median", "min", "max", "SD", "runs", "failed"), rows)
   metric = facts.seeds[0]["metric"]
   shown += table(("seed", f"{metric}, percent"), [(run["seed"], percent(run["scores"][metric])) for run in facts.seeds])
-  papers = finetuning_report.papers_of(task)
+  papers = finetuning_report.papers_of(task, metric)
   baselines = results.describe_baselines(facts.workdir, metric, _summary(facts)[metric]["median"])
   shown += paragraph(baselines) if baselines else ""
   return shown + (table((f"the papers' {metric}, dev", "%"), papers) if papers else "")

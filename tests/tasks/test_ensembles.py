@@ -13,7 +13,7 @@ from electra_jax import config as config_lib
 from electra_jax import tasks
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.finetuning import ensembles, results, submissions
+from electra_jax.finetuning import ensembles, report, results, submissions
 from electra_jax.tasks import race
 from tests.tasks.test_race import write_race
 from tests.tasks.test_squad import Characters, outputs_for, squad_json
@@ -70,6 +70,11 @@ def test_squad(tmp_path, monkeypatch):
   with zipfile.ZipFile(f"{workdir}/submission.zip") as archive:
     assert archive.namelist() == ["test_nbest.json", "test_null_odds.json", "test_predictions.json"]
     assert json.loads(archive.read("test_predictions.json")) == {"q0": "bc", "q1": ""}
+
+
+def test_the_papers_scores_stand_next_to_their_own_metric_alone():
+  assert dict(report.papers_of("mrpc", "accuracy"))["ELECTRA-Large"] == 90.6 and not report.papers_of("mrpc", "f1")
+  assert report.papers_of("squad_v2.0", "best_f1") and not report.papers_of("own_classification", "accuracy")
 
 
 def test_a_run_without_answers_to_a_split_is_named(tmp_path, monkeypatch):
