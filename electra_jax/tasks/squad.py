@@ -272,12 +272,13 @@ def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | No
   """
   if len(starts) == 1:
     return [None]
-  seen = np.full((len(starts), count), -1.0)
+  best, most = np.zeros(count, int), np.full(count, -1.0)  # for each token its window, and the context that it sees
   for number, start in enumerate(starts):
-    length = min(room, count - start)
-    places = np.arange(length)
-    seen[number, start:start + length] = np.minimum(places, length - 1 - places) + 0.01 * length
-  best = seen.argmax(axis=0)  # [tokens]
+    places = np.arange(min(room, count - start))
+    context = np.minimum(places, places[::-1]) + 0.01 * len(places)
+    is_better = context > most[start:start + room]
+    best[start:start + room][is_better] = number
+    most[start:start + room][is_better] = context[is_better]
   return [best[start:start + room] == number for number, start in enumerate(starts)]
 
 

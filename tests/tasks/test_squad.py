@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -92,6 +93,15 @@ def test_a_window_without_the_answer_says_so(tmp_path):
     if holds:
       assert window["_offsets"][window["start"] - window["_begin"]].tolist() == [250, 254]
     assert (window["start"] > 0) == (window["end"] > 0) == holds
+
+
+def test_windows_of_a_book_take_memory_for_each_token_once():
+  count, room = 40_000, 350
+  tracemalloc.start()
+  owned = squad.owners(range(0, count - room + 128, 128), room, count)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert sum(map(np.sum, owned)) == count and peak < 5e6  # 99 MB with a row for each window
 
 
 SPANS = {  # context, answer, its start -> the tokens' own slice
