@@ -230,6 +230,7 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
     results.keep_best_run(config, task, workdir, seeds, scores,
                           lambda row: sharding.gather(jax.tree.map(lambda x: x[row], params)))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)
+  distributed.barrier(f"results in {folder}")  # every process reads what the first one has written
   results.drop_group_checkpoints(folder)
 
 

@@ -178,8 +178,11 @@ def test_the_last_evaluation_is_the_result_where_its_parameters_are(select, numb
   """Two epochs; the best parameters may be those of the first, and are scored again."""
   scored, evaluate = [], predictions.evaluate
   monkeypatch.setattr(predictions, "evaluate", lambda *arguments: scored.append(evaluate(*arguments)) or scored[-1])
+  finished_when_met = []
+  monkeypatch.setattr(finetune.distributed, "barrier",
+                      lambda name: finished_when_met.append(results.finished_seeds(str(tmp_path))))
   finetune.finetune(recipe(source, task__select=select), str(tmp_path))
-  assert len(scored) == number
+  assert len(scored) == number and finished_when_met[-1] == [0, 1]  # no process concludes before the first has written
   for seed in ("0", "1"):
     run = results.read_json(os.path.join(str(tmp_path), "seeds", f"{seed}.json"))
     curve = [point["accuracy"] for point in run["curve"]]
