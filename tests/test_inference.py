@@ -188,6 +188,10 @@ def test_masked_lm_has_no_discriminator(roberta):
   with pytest.raises(UserError, match="nothing to predict"):
     pretraining_heads.answer(roberta, ["the cat"])
   assert pretraining_heads.answer(roberta, ["the [MASK]"])[0].words is None
+  fine_tuned = roberta._replace(network=roberta.network._replace(mlm_logits=None))
+  with pytest.raises(UserError, match="no masked LM") as error:
+    pretraining_heads.fill_mask(fine_tuned, ["the [MASK]"])
+  assert "--task=classify" in error.value.fix
 
 
 @pytest.mark.parametrize("top_k", [0, 100_000])

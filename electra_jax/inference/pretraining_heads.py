@@ -4,6 +4,7 @@
 generator (masks) and its discriminator (replaced tokens), section 2 of its paper; BERT and RoBERTa with their MLM head.
 """
 
+import bisect
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -212,13 +213,13 @@ def judge_words(text: str, tokens: Sequence[TokenScore]) -> list[TokenScore]:
   [TokenScore(start=0, end=1, probability=0.25), TokenScore(start=2, end=5, probability=0.75), \
 TokenScore(start=5, end=6, probability=0.0)]
   """
+  starts = [token.start for token in tokens]
+  ends = [max(token.end, token.start + 1) for token in tokens]  # bytes of one character may have an empty range
   words = []
   for word in WORD.finditer(text):
-    # Bytes of one character share its place, or lie with an empty range in front of it.
-    parts = [token.probability for token in tokens
-             if token.start < word.end() and max(token.end, token.start + 1) > word.start()]
+    parts = tokens[bisect.bisect_right(ends, word.start()):bisect.bisect_left(starts, word.end())]
     if parts:
-      words.append(TokenScore(word.start(), word.end(), max(parts)))
+      words.append(TokenScore(word.start(), word.end(), max(token.probability for token in parts)))
   return words
 
 
@@ -242,7 +243,8 @@ def _check_masked_lm(run: TrainedModel, what: str) -> None:
   if run.network.mlm_logits is None:
     raise UserError(what, got=f"generator.kind={run.config.generator.kind!r}",
                     allowed="a run with generator.kind='learned', or a masked LM",
-                    fix="ask it about sentences without masks: it judges their words")
+                    fix="ask it about sentences without masks: it judges their words" if run.network.rtd_logits else
+                    "ask it what it was fine-tuned for: --task=classify, for example")
 
 
 def check_electra(run: TrainedModel, what: str) -> None:
