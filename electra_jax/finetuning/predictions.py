@@ -1,7 +1,7 @@
 """Predictions of the fine-tuned networks of several seeds, and their scores: every example counts exactly once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -65,10 +65,11 @@ def put(batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh, row_axis: int) ->
 def predict(run: FineTuneSetup, split: Split, outputs_of: Callable, params: PyTree) -> list[dict[str, np.ndarray]]:
   """For each seed a prediction for every example; none is dropped or counted twice.
 
-  Rows that fill up the last batch are cut off again on the host. Features of similar length share a batch.
+  Features of similar length share a batch; outputs per token are padded with zeros to `task.max_length`.
   """
-  size, rows = run.config.eval.batch_size, split.features
-  parts, chunks = [], batches.by_length(rows, size)
+  size, rows, max_length = run.config.eval.batch_size, split.features, run.config.task.max_length
+  chunks = batches.by_length(rows, size)
+  gathered: dict[str, np.ndarray] = {}  # head -> [seeds, features, ...]
 
   def make_one(steps: range) -> readers.Batch:
     chosen = chunks[steps[0]]
@@ -79,26 +80,13 @@ def predict(run: FineTuneSetup, split: Split, outputs_of: Callable, params: PyTr
                                what="batches of a dev split")
   computed = (outputs_of(params, put(batch, run.mesh, row_axis=0)) for batch in read)
   for chosen, outputs in zip(chunks, batches.one_ahead(computed), strict=True):
-    outputs = jax.device_get(outputs)
-    parts += [[{name: x[seed, row] for name, x in outputs.items()} for row in range(len(chosen))]
-              for seed in range(len(next(iter(outputs.values()))))]
-  num_seeds, order = len(parts) // len(chunks), [i for chosen in chunks for i in chosen]
-  return [gather([row for part in parts[seed::num_seeds] for row in part], order, run.config.task.max_length)
-          for seed in range(num_seeds)]
-
-
-def gather(rows: list[dict[str, np.ndarray]], order: Sequence[int], max_length: int) -> dict[str, np.ndarray]:
-  """Outputs in the features' own order; those per token are filled up with NaN-free zeros to `max_length`."""
-  gathered = {}
-  for name in rows[0]:
-    values = [row[name] for row in rows]
-    shapes = {value.shape for value in values}
-    if len(shapes) > 1 or (values[0].ndim and name in ("tagging_head", "span_head")):
-      values = [np.pad(value, [(0, max_length - len(value))] + [(0, 0)] * (value.ndim - 1)) for value in values]
-    ordered = np.empty((len(values), *values[0].shape), np.float32)
-    ordered[list(order)] = np.stack(values)
-    gathered[name] = ordered
-  return gathered
+    for name, x in jax.device_get(outputs).items():
+      if name in ("tagging_head", "span_head"):  # per token: [seeds, rows, length, ...]
+        x = np.pad(x, [(0, 0), (0, 0), (0, max_length - x.shape[2]), (0, 0)])
+      if name not in gathered:
+        gathered[name] = np.empty((len(x), len(rows), *x.shape[2:]), np.float32)
+      gathered[name][:, chosen] = x[:, :len(chosen)]
+  return [{name: x[seed] for name, x in gathered.items()} for seed in range(len(next(iter(gathered.values()))))]
 
 
 def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of: Callable, params: PyTree
