@@ -153,12 +153,16 @@ def _example(row: GlueRow, record: Record, columns: Sequence[str], label_column:
 
 
 def submission(name: str, split: str, predictions: Sequence, examples: Sequence[Example]) -> dict[str, str]:
-  """{file name: text} of the leaderboard: header `index`, `prediction`; label names; STS-B between 0 and 5."""
+  """{file name: text} of the leaderboard: header `index`, `prediction`; label names; STS-B between 0 and 5.
+
+  The lines are in the order of the index, which TFDS shuffles.
+  """
   row = GLUE[name]
   file_name = row.submissions[row.test_splits.index(split)]
   shown = [f"{min(5.0, max(0.0, value)):.3f}" for value in predictions] if not row.labels else predictions
-  lines = [f"{example.example_id}\t{value}" for example, value in zip(examples, shown, strict=True)]
-  return {file_name: "".join(line + "\n" for line in ["index\tprediction", *lines])}
+  lines = [(example.example_id, value) for example, value in zip(examples, shown, strict=True)]
+  lines.sort(key=lambda line: (len(line[0]), line[0]))
+  return {file_name: "".join(f"{index}\t{value}\n" for index, value in [("index", "prediction"), *lines])}
 
 
 def row_of(name: str) -> GlueRow:

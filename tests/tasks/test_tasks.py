@@ -125,8 +125,9 @@ def test_submission_files_have_names_headers_and_label_names(tmp_path):
   mnli = tasks.make(config_of("mnli", data_dir=str(tmp_path)))
   assert mnli.submission("test_matched", ["neutral"], mnli.read("test_matched")) == {
     "MNLI-m.tsv": "index\tprediction\n7\tneutral\n"}
-  assert glue.submission("stsb", "test", [5.3, -1.0], [examples[0], examples[1]]) == {
-    "STS-B.tsv": "index\tprediction\n0\t5.000\n1\t0.000\n"}
+  shuffled = [examples[0]._replace(example_id=number) for number in ("10", "9")]
+  assert glue.submission("stsb", "test", [5.3, -1.0], shuffled) == {
+    "STS-B.tsv": "index\tprediction\n9\t0.000\n10\t5.000\n"}
   assert [glue.expected_count("mnli", split) for split in glue.GLUE["mnli"].test_splits] == [9796, 9847, 1104]
 
 
