@@ -56,7 +56,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
   return sequences.make(
     name, config_task, labels=labels, metrics=METRICS[name], splits=("train", "dev"), read=read,
     test_splits=("test",) if config_task.test_path else (), head=kind if kind in ("multi_label", "tagging") else "",
-    files=None if kind == "tagging" else labels_lib.answers_csv, weights=weights)
+    files=functools.partial(labels_lib.answers_csv, separator=" " if kind == "tagging" else ";"), weights=weights)
 
 
 def dev_part(labels: Sequence) -> set[int]:

@@ -53,10 +53,10 @@ def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example])
   return "\n\n".join(tables) + "\n"
 
 
-def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]]) -> dict[str, str]:
-  """{"dev.csv": ...}: id, label, prediction and texts of each example; several labels with semicolons between."""
-  def shown(label) -> str:
-    return "" if label is None else ";".join(label) if isinstance(label, tuple) else str(label)
+def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]], separator: str = ";") -> dict[str, str]:
+  """{"dev.csv": ...}: id, label, prediction and texts of each example; `separator` stands between labels or words."""
+  def shown(value) -> str:
+    return "" if value is None else separator.join(value) if isinstance(value, tuple) else str(value)
 
   files = {}
   for split, (predictions, examples) in answers.items():
@@ -64,6 +64,6 @@ def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]]) -> di
     writer = csv.writer(text, lineterminator="\n")
     many = [f"text_{number}" for number in range(1, len(examples[0].texts) + 1)]
     writer.writerow(["id", "label", "prediction", *(many if len(many) > 1 else ["text"])])
-    writer.writerows([e.example_id, shown(e.label), shown(p), *e.texts] for p, e in zip(predictions, examples))
+    writer.writerows([e.example_id, *map(shown, (e.label, p, *e.texts))] for p, e in zip(predictions, examples))
     files[f"{split}.csv"] = text.getvalue()
   return files

@@ -85,6 +85,8 @@ def test_tags_stand_at_the_first_piece_of_each_word(tmp_path):
   logits[:, 1, 0] = 1
   assert sequences.decode_tags({"tagging_head": logits}, [feature, cut], [example, example], task.label_names) == [
     ("B-LOC", "B-LOC", "B-LOC"), ("B-LOC", "O", "O")]  # words that were cut off are no entities
+  assert task.files({"test": ([("B-LOC", "O", "O")], [example._replace(label=None)])}) == {
+    "test.csv": "id,label,prediction,text\n0,,B-LOC O O,New-York is big\n"}
 
 
 def test_choices_of_a_question_are_one_row():
