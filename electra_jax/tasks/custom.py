@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from electra_jax.errors import UserError
+from electra_jax.errors import UserError, named
 from electra_jax.tasks import labels as labels_lib
 from electra_jax.tasks import scoring, sequences
 from electra_jax.tasks.base import Example, Task
@@ -30,6 +30,10 @@ def make(name: str, config_task: ConfigDict) -> Task:
   """
   kind = name.removeprefix("own_")
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
+  most = 1 if kind == "tagging" else 2
+  if len(fields) > most:
+    raise UserError("An example has too many texts", got=f"task.text_fields={config_task.text_fields}",
+                    allowed=f"at most {most} for task.name={name}", fix="name fewer with --config.task.text_fields")
   records = read_records(config_task.train_path)
   labels = () if kind == "regression" else _labels(records, config_task.label_field, PARTS[kind])
 
@@ -46,6 +50,9 @@ def make(name: str, config_task: ConfigDict) -> Task:
     train = examples(records, labelled=True)
     if config_task.dev_path:
       return train
+    if len(train) < 2:
+      raise UserError("One example cannot be split into train and dev", got=config_task.train_path,
+                      allowed="two examples or more", fix="label more, or name a dev file with --config.task.dev_path")
     dev = dev_part([example.label if kind in ("classification", "multi_label") else None for example in train])
     return [example for number, example in enumerate(train) if (number in dev) == (split == "dev")]
 
@@ -70,7 +77,7 @@ def dev_part(labels: Sequence) -> set[int]:
   counts, draw = Counter(labels), random.Random(0)
   order = sorted(range(len(labels)), key=lambda number: (str(labels[number]), draw.random()))
   order = [number for number in order if counts[labels[number]] > 1] or order
-  size = max(1, len(labels) // 10)
+  size = max(1, min(len(labels) // 10, len(order) // 2))
   return {order[(2 * i + 1) * len(order) // (2 * size)] for i in range(size)}
 
 
@@ -95,7 +102,7 @@ def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., li
   if parts is _list:
     _check_prefixes(first)
   if len(first) < 2:
-    raise UserError("There is nothing to tell apart", got=f"only the label {next(iter(first))!r} in {records[0].where}",
+    raise UserError("There is nothing to tell apart", got=f"{records[0].where}: {named(first)} alone",
                     allowed="at least two labels in the training file", fix="check --config.task.label_field")
   return tuple(sorted(first))
 

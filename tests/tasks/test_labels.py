@@ -10,7 +10,7 @@ from electra_jax import config as config_lib
 from electra_jax import tasks
 from electra_jax.errors import UserError
 from electra_jax.finetuning import losses
-from electra_jax.tasks import baselines, batches, features, glue, labels
+from electra_jax.tasks import baselines, batches, custom, features, glue, labels
 from tests.tasks.fake_tokenizer import Words
 from tests.tasks.test_tasks import OFFICIAL, config_of, write
 
@@ -56,7 +56,7 @@ REFUSED = {  # file, content, what the error says
   "open quote": ("a.csv", csv('"never closed,pos\nx,neg\n'), ["quote is not closed", "a.csv:8"]),
   "no text": ("a.csv", csv(",pos\n"), ["has no text", "a.csv:8"]),
   "text is NaN": ("a.jsonl", jsonl() + '{"text": NaN, "label": "pos"}\n', ["is no text", "a.jsonl:7"]),
-  "one label": ("a.csv", csv(rows=[("a", "pos"), ("b", "pos")]), ["nothing to tell apart"]),
+  "one label": ("a.csv", csv(rows=[("a", "pos"), ("b", "pos")]), ["nothing to tell apart", "a.csv:2: pos alone"]),
 }
 
 
@@ -203,6 +203,25 @@ def test_the_dev_part_has_each_labels_share_and_no_label_that_occurs_once(tmp_pa
     "Only 9 dev examples: one of them is 11.1 points, so the scores say little. Label more, or name more with "
     "task.dev_path.", "Labels that occur once in train, too seldom to be learnt: once.",
     "Labels that no dev example has, so that no score shows them: once."]
+
+
+def test_no_label_goes_to_the_dev_part_whole():
+  assert custom.dev_part([*"aa", *map(str, range(98))]) in ({0}, {1})  # a tenth would be ten, and more than there are
+
+
+FEW = {  # kind, rows, keys -> what the error says
+  "one example": ("regression", [("a", 1)], {}, "cannot be split"),
+  "no label anywhere": ("multi_label", [("a", []), ("b", [])], {}, "a.jsonl:1: none alone"),
+  "three texts": ("regression", [("a", 1)] * 3, {"text_fields": "text,text,text"}, "at most 2 for"),
+  "two lists of words": ("tagging", [("a b", "X Y")] * 3, {"text_fields": "text,text"}, "at most 1 for"),
+}
+
+
+@pytest.mark.parametrize("row", FEW)
+def test_data_that_is_too_little_or_too_much(row, tmp_path):
+  kind, rows, keys, words = FEW[row]
+  with pytest.raises(UserError, match=words):
+    made(tmp_path, "a.jsonl", jsonl(rows=rows), kind, **keys).read("train")
 
 
 def test_baselines_know_the_larger_class_and_the_words(tmp_path):
