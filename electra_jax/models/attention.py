@@ -32,8 +32,11 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
     kernels: xla | triton | mosaic | pallas, see `triton_rows.choose`; in tests recompute (what TPUs have for xla) |
       interpret | interpret_mosaic | interpret_pallas.
       The kernels hold no [length, length] array in memory. All of them drop the same weights. What Mosaic's do not
-      take, Triton's do; what the TPU's do not take, `xla_attention` does.
+      take, Triton's do; what the TPU's do not take, `xla_attention` does. Heads that the devices of the tensor axis
+      cannot share out whole are left to the compiler.
   """
+  has_whole_heads = product.shape[2] % sharding.axis_size("heads") == 0  # each device, as every kernel needs
+  kernels = kernels if has_whole_heads else "xla"
   rate = dropout.pair_rate(rate)
   lengths = attention_mask.sum(-1, dtype=jnp.int32)
   if mosaic_attention.fits(kernels, product.shape, product.dtype):
@@ -44,8 +47,7 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   uses_cudnn = kernels in ("triton", "mosaic") and not rate and is_long and product.shape[-1] % 8 == 0
   if triton_attention.fits(kernels, product.shape) and not uses_cudnn:
     return _fused(product, bias, lengths, seeds, rate, triton_attention, kernels == "interpret")
-  has_whole_heads = product.shape[2] % sharding.axis_size("heads") == 0  # each device
-  if kernels == "recompute" or (sharding.platform() == "tpu" and has_whole_heads):
+  if kernels == "recompute" or (has_whole_heads and sharding.platform() == "tpu"):
     return _fused(product, bias, lengths, seeds, rate, xla_attention, False)
   qkv = add_bias(product, bias)
   query, key, value = (qkv[:, :, :, place] for place in range(3))  # [batch, length, heads, head_dim]

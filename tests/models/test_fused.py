@@ -179,6 +179,16 @@ def test_every_tpu_drops_what_one_would():
   check_equal(ours, jax.jit(functools.partial(both, "xla"))())
 
 
+@pytest.mark.parametrize("kernels", ("interpret", "recompute"))
+def test_heads_that_devices_cannot_share_are_left_to_the_compiler(kernels):
+  """Two heads on four devices of the tensor axis: a generator of ELECTRA-Base has four."""
+  arguments, mask = attention_inputs(32)
+  plain = attention.attention(*arguments, mask, SEEDS, 0.0, "xla")
+  with jax.set_mesh(jax.make_mesh((1, 2, 4), sharding.MESH_AXES, axis_types=(AxisType.Auto,) * 3)):
+    ours = jax.jit(lambda *a: attention.attention(*a, mask, SEEDS, 0.0, kernels))(*arguments)
+  check_equal(ours, plain)
+
+
 def losses_of_updates(kernels, num_updates=50):
   """Of one layer with two heads of 64 and dropout, by gradient descent; rows of 128 and 40 tokens, in float32."""
   layer = transformer.Layer(transformer.TransformerConfig(
