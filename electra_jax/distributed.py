@@ -74,7 +74,7 @@ def start() -> None:
 
 def _check_port(port: int) -> None:
   """jaxlib crashes without a word where the coordinator's port is taken."""
-  with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as trial:
+  with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as trial:
     trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
       trial.bind(("", port))

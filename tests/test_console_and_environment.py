@@ -163,6 +163,17 @@ def test_a_coordinator_whose_port_is_taken(monkeypatch):
     assert "COORDINATOR_ADDRESS" in caught.value.fix
 
 
+def test_a_coordinator_on_a_host_without_ipv6(monkeypatch):
+  class Socket(socket.socket):
+    def __init__(self, family=socket.AF_INET, *arguments, **options):
+      if family == socket.AF_INET6:
+        raise OSError("Address family not supported by protocol")
+      super().__init__(family, *arguments, **options)
+
+  monkeypatch.setattr(socket, "socket", Socket)
+  distributed._check_port(0)  # any that is free
+
+
 DEVICES = {  # (environment, jax's backend or what it raises) -> words of the error; none = fine
   "CPU asked for": ({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "0"}, "cpu", ()),
   "nothing asked for": ({}, "cpu", ()),
