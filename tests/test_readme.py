@@ -1,5 +1,6 @@
 """The README: its size, its commands, its lines of Python. Its links are in tests/test_docs.py."""
 
+import json
 import re
 import subprocess
 
@@ -69,3 +70,8 @@ def test_demo_summary_reads_a_run(tmp_path, capsys):
   assert lines["held-out MLM loss"] == ("5.000 nats", "5.900: unigram entropy of the same tokens")
   assert lines["held-out RTD AUC"] == ("0.800", "0.500: chance")
   assert lines["training speed"][0] == "1,000 tokens/s"
+  results = tmp_path / "results.json"
+  results.write_text(json.dumps({"summary": {"accuracy": {"median": 0.875}, "f1": {"median": None}}}))
+  summary.main(["summary", str(tmp_path), str(tmp_path / "no_run")])  # as of runs/*
+  said = capsys.readouterr().out
+  assert "accuracy │ 87.5" in said and "f1       │ -" in said and "left out │ No run can be read" in said

@@ -1,4 +1,4 @@
-"""Summary of a run: a table of its last evaluation next to what knowing nothing would give."""
+"""Summary of a run: a table of its last evaluation next to its baselines."""
 
 import os
 
@@ -6,27 +6,32 @@ from rich.console import Console
 from rich.table import Table
 
 from electra_jax import config as config_lib
+from electra_jax import files, metrics, progress
 from electra_jax import main as main_lib
-from electra_jax import metrics, progress
 from electra_jax.errors import UserError
+from electra_jax.tasks import scoring
 from electra_jax.training import warning_signs
 
-USAGE = """Prints the last evaluation of one or several runs next to its baselines, the speed and the paths.
+USAGE = """Prints the last evaluation of one or more runs next to its baselines, the speed and the paths.
 
   python -m electra_jax.tools.summary runs/tiny
   python -m electra_jax.tools.summary runs/*
 
-A loss means something next to its baseline only: the unigram entropy is the loss of the best model that ignores all
-context, an AUC of 0.5 is chance. tools/report has more, as a page."""
+A loss means something only next to its baseline: the unigram entropy is the loss of the best model that ignores all
+context, an AUC of 0.5 is chance. Of a fine-tuning, the scores on the dev set. tools/report has more, as a page."""
 
 
 def rows_of(workdir: str) -> list[tuple[str, str, str]]:
-  """(what, value, next to what) lines of one run.
+  """(what, value, baseline or note) lines of one run.
 
   Raises:
     UserError: the workdir holds no run, or one without an evaluation.
   """
-  config, rows = config_lib.load(workdir), metrics.read_rows(workdir)
+  config, results = config_lib.load(workdir), os.path.join(workdir, "results.json")
+  if os.path.exists(results):
+    return [(f"{config.task.name}, {name}", scoring.percent(row["median"]), "median over the seeds")
+            for name, row in files.read_json(results)["summary"].items()]
+  rows = metrics.read_rows(workdir)
   evaluations = [row for row in rows if row["split"] == "eval"]
   if not evaluations:
     raise UserError(f"The run in {workdir} has not been evaluated yet", got=f"{len(rows)} rows of training metrics",
@@ -51,7 +56,7 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
     lines.append(("training speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s", "median of the log windows"))
   times = [row for row in rows if "time/goodput" in row]
   if times:
-    lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time that were steps"))
+    lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time spent on steps"))
   lines += [("warning", sign, "") for sign in warning_signs.find(config, rows)]
   for what, name in (("checkpoint", os.path.join("checkpoints", str(last["step"]))), ("curves", "curves.png")):
     path = os.path.abspath(os.path.join(workdir, name))
@@ -65,14 +70,20 @@ def _number(value: float, unit: str = "", digits: int = 3) -> str:
 
 
 def main(argv: list[str]) -> None:
-  """Entry point."""
+  """Prints a table for each workdir."""
   if len(argv) < 2:
-    raise UserError("Nothing says which run", got="no workdir", allowed="one or several workdirs",
+    raise UserError("No run is named", got="no workdir", allowed="one or more workdirs",
                     fix="python -m electra_jax.tools.summary runs/tiny")
   console = Console(highlight=False, width=max(100, Console().width))
   for workdir in argv[1:]:
-    table = Table(title=f"{workdir}", show_header=False, title_justify="left")
-    for line in rows_of(workdir):
+    try:
+      lines = rows_of(workdir)
+    except UserError as error:
+      if len(argv) == 2:
+        raise
+      lines = [("left out", error.what, "")]  # of runs/* some may be no runs, or have only begun
+    table = Table(title=workdir, show_header=False, title_justify="left")
+    for line in lines:
       table.add_row(*line)
     console.print(table)
 
