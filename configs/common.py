@@ -80,7 +80,7 @@ def defaults() -> ConfigDict:
   c.data.sequence_length = 512  # tokens per example, special tokens included
   c.data.short_sequence_share = 0.05  # ELECTRA's builder and SEGMENT-PAIR: with a random shorter target length
   c.data.shard_examples = 65536  # examples per shard file: 16 MiB at length 128 and a vocabulary under 65,536
-  c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPU count
+  c.data.num_workers = placeholder(int)  # processes that tokenize and pack; derived: the CPUs that it may use
   c.data.reader = "auto"  # tf (tf.data) | threads (no TensorFlow needed, same bytes) | auto (tf if installed)
 
   c.data.tokenizer = ConfigDict()

@@ -94,7 +94,7 @@ def _derive(c: ConfigDict) -> None:
   half = c.train.num_steps // 2
   half -= half % max(1, c.train.steps_per_dispatch)
   default(c.objective, "generator_steps", half if c.objective.name == "two_stage" else 0)
-  default(c.data, "num_workers", os.cpu_count() or 1)
+  default(c.data, "num_workers", _num_cpus())
   for key, value in fit_to_encoder(c.model.hidden_size, c.model.num_hidden_layers).items():
     branch, name = key.split(".")
     default(c[branch], name, value)
@@ -225,8 +225,15 @@ def _versions() -> dict[str, str]:
   return found
 
 
+def _num_cpus() -> int:
+  """CPUs that this process may use; of a shared machine a scheduler grants a part."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _commit() -> str:
-  here = os.path.dirname(os.path.abspath(__file__))
+  here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  if not os.path.exists(os.path.join(here, ".git")):  # installed, perhaps within a repository of something else
+    return "unknown"
   try:
     run = subprocess.run(["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True,
                          timeout=10, check=True)

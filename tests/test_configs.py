@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import os
 import re
 
 import jax
@@ -249,6 +250,16 @@ def test_resolved_config_is_frozen_and_the_recipe_untouched():
   assert given.generator.hidden_size is None and config.generator.hidden_size == 256
   with pytest.raises(AttributeError):
     config.train.num_steps = 3
+
+
+def test_a_run_on_a_part_of_the_machine_starts_as_many_processes(monkeypatch):
+  monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 7}, raising=False)
+  assert config_lib.resolve(recipe("base")).data.num_workers == 2
+
+
+def test_the_commit_is_of_this_code_and_not_of_a_repository_around_it(monkeypatch):
+  monkeypatch.setattr(config_lib, "__file__", str(ROOT / "tests/data/config.py"))
+  assert config_lib._commit() == "unknown"
 
 
 def test_a_workdir_of_another_version_is_refused(tmp_path):
