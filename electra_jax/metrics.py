@@ -321,7 +321,7 @@ def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
   path = os.path.join(workdir, "wandb_id")
   try:
     if not os.path.exists(path):
-      with open(path, "w", encoding="utf-8") as file:
+      with files.atomic(path) as file:
         file.write(uuid.uuid4().hex)
     with open(path, encoding="utf-8") as file:
       run_id = file.read().strip()

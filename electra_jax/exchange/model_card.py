@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from electra_jax import flops
+from electra_jax import flops, plotting
 
 PLAIN_USE = """from transformers import AutoTokenizer, CLASS
 
@@ -86,8 +86,8 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
   return "\n".join([
     "---", "library_name: transformers", f"pipeline_tag: {task}",
     *(f"license: {publication.licence}" for _ in publication.licence[:1]),
-    *(["language:", *(f"- {json.dumps(code)}" for code in publication.language.split(","))]  # no: Norwegian, not false
-      if publication.language else []),
+    *(["language:", *(f"- {json.dumps(code.strip())}"  # in quotes, as `no`, Norwegian, is false in YAML
+                      for code in publication.language.split(","))] if publication.language else []),
     "tags:", f"- {hf_config['model_type']}", "- electra_jax",
     *_model_index(publication.name if publication.name != "PATH" else name, task, config, evaluation, scores or {}),
     "---", "", f"# {name}", "",
@@ -141,4 +141,4 @@ def _evaluation(row: dict | None, step: int) -> list[str]:
 
 
 def _table(rows: Mapping[str, object]) -> list[str]:
-  return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items()), ""]
+  return [plotting.markdown(["", ""], rows.items()), ""]

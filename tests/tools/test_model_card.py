@@ -75,7 +75,7 @@ def pushes(workdir_of, tmp_path, monkeypatch):
 
   def push(name, **changes):
     options = dict(workdir=workdir_of(name), out=str(tmp_path / "out"), step=None, format="hf", push="me/mine",
-                   license="apache-2.0", language="en,no") | changes
+                   license="apache-2.0", language="en, no") | changes
     monkeypatch.setattr(export, "FLAGS", types.SimpleNamespace(**options))
     export.main([])
     return FakeHub.uploaded
