@@ -1,5 +1,7 @@
 """Paths of a corpus: odd names, globs, links and what cannot be read; no file is left out in silence."""
 
+import errno
+import functools
 import os
 import stat
 
@@ -76,6 +78,12 @@ UNREADABLE = {  # what is made of a corpus that also has a good file -> what the
   "pipe": (lambda root: os.mkfifo(root / "p.txt"), "p.txt")}
 
 
+def scandir_as_a_user(scandir, path="."):
+  if not os.stat(path).st_mode & stat.S_IRUSR:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+  return scandir(path)
+
+
 @pytest.mark.parametrize("name", UNREADABLE)
 @pytest.mark.parametrize("form", ["{}", "{}/**", "{}/**/*.txt", "{}/*"])
 def test_what_cannot_be_read_is_told(tmp_path, monkeypatch, name, form):
@@ -84,6 +92,7 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch, name, form):
   make(tmp_path / "corpus")
   if os.geteuid() == 0:  # who may read everything
     monkeypatch.setattr(os, "access", lambda path, mode: bool(os.stat(path).st_mode & stat.S_IRUSR))
+    monkeypatch.setattr(os, "scandir", functools.partial(scandir_as_a_user, os.scandir))
   with pytest.raises(UserError) as caught:
     find_files(form.format(tmp_path / "corpus"))
   assert words in caught.value.got

@@ -85,9 +85,13 @@ def _nothing_found(path: str) -> UserError:
 
 def _check_readable(path: str, mode: int = os.R_OK) -> None:
   if not os.access(path, mode):
-    raise UserError("A part of the corpus cannot be read", got=f"{path}: permission denied",
-                    allowed="files and folders that this user may read: none is left out in silence",
-                    fix="change its permissions, or leave it out with a glob")
+    raise _unreadable(path, "permission denied")
+
+
+def _unreadable(path: str, why: str) -> UserError:
+  return UserError("A part of the corpus cannot be read", got=f"{path}: {why}",
+                   allowed="files and folders that this user may read: none is skipped silently",
+                   fix="change its permissions, or leave it out with a glob")
 
 
 def _walk(root: str, hidden: list[str]) -> Iterator[str]:
@@ -105,8 +109,11 @@ def _walk(root: str, hidden: list[str]) -> Iterator[str]:
 
 def _folders(root: str, hidden: list[str]) -> Iterator[tuple[str, list[str]]]:
   """(folder, names of the files there) of a folder and all below it, each once, whatever links lead to it."""
+  def stop(error: OSError) -> None:  # os.walk itself would skip the folder
+    raise _unreadable(error.filename, str(error.strerror).lower()) from error
+
   seen = set()
-  for folder, subfolders, names in os.walk(root, followlinks=True):
+  for folder, subfolders, names in os.walk(root, onerror=stop, followlinks=True):
     _check_readable(folder, os.R_OK | os.X_OK)
     seen.add(os.path.realpath(folder))
     hidden += [os.path.join(folder, name) for name in subfolders + names if name.startswith(".")]
