@@ -4,6 +4,7 @@ import gzip
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 import zstandard
@@ -178,6 +179,14 @@ def test_one_huge_line(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1024)
   with pytest.raises(UserError, match=r"a.txt:2 \(byte offset 6\)"):
     read(write(tmp_path / "a.txt", "first\n" + "x" * 5000))
+
+
+def test_a_long_line_takes_time_in_proportion_to_its_length(tmp_path, monkeypatch):
+  monkeypatch.setattr(lines, "CHUNK_BYTES", 64)
+  path = write(tmp_path / "a.json", "x" * 2_000_000)
+  started = time.process_time()
+  assert len(lines.read_text(str(path))) == 2_000_000
+  assert time.process_time() - started < 2
 
 
 def test_a_binary_file_among_texts_is_named(tmp_path):

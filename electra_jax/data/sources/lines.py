@@ -40,20 +40,22 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
       MAX_LINE_BYTES.
   """
-  pending, offset, count = b"", 0, 0  # offset: of the first byte of `pending`; count: lines so far
+  pending, nuls = bytearray(), 0  # the bytes that no line has yet, and how many of them are NUL
+  offset, count = 0, 0  # of the first byte of `pending`; lines so far
   for chunk in _chunks(path):
     if not offset and not pending:
       _check_text(chunk, path)
       if chunk.startswith(b"\xef\xbb\xbf"):
         chunk, offset = chunk[3:], 3
+    searched = max(0, len(pending) - 1)  # no line ends before: a line of any length is searched once
     pending += chunk
-    nuls = pending.count(0)
+    nuls += chunk.count(0)
     if nuls >= 16 and nuls * 32 > len(pending):
       raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
     # The last byte stays behind, because a "\r" there may be the first half of "\r\n".
-    end = 1 + max(pending.rfind(b"\n"), pending.rfind(b"\r", 0, -1))
-    complete, pending = pending[:end], pending[end:]
-    if complete:
+    if end := 1 + max(pending.rfind(b"\n", searched), pending.rfind(b"\r", searched, -1)):
+      complete, pending = pending[:end], pending[end:]
+      nuls = pending.count(0)
       lines = universal_split(_decode(complete, offset, count, path))[:-1]
       yield from enumerate(lines, count + 1)
       count += len(lines)
@@ -109,7 +111,7 @@ def universal_split(text: str) -> list[str]:
   return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _decode(data: bytes, offset: int, lines_before: int, path: str) -> str:
+def _decode(data: bytearray, offset: int, lines_before: int, path: str) -> str:
   try:
     text = data.decode("utf-8")
   except UnicodeDecodeError as error:
