@@ -296,8 +296,9 @@ def test_a_vocabulary_without_a_special_token(tmp_path, removed, named):
 
 
 @pytest.mark.parametrize("name, content", [
-  ("vocab.json", b'{"a": 1'), ("x.model", b"no model"), ("vocab.txt", b"\xff\xfe"), ("tokenizer.json", b"{}"),
-  ("tokenizer.json", b'{"model": {"type": "Unigram", "vocab": {}}}'), ("readme.rst", b"text"), ("vocab.json", b"[]")])
+  ("vocab.json", b'{"a": 1'), ("x.model", b"no model"), ("vocab.txt", b"\xff\xfe"), ("vocab.txt", b"caf\xe9"),
+  ("tokenizer.json", b"{}"), ("tokenizer.json", b'{"model": {"type": "Unigram", "vocab": {}}}'),
+  ("readme.rst", b"text"), ("vocab.json", b"[]")])
 def test_damaged_or_unknown_vocabularies(tmp_path, name, content):
   (tmp_path / name).write_bytes(content)
   if name == "vocab.json":

@@ -49,7 +49,7 @@ def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> T
   content = {name: _read(files[name]) for name in row.file_names}
   is_lowercase = bool(lowercase)
   if row is kinds.WordPiece:
-    is_lowercase = _lowercase(content["vocab.txt"].decode("utf-8").split(), lowercase, path)
+    is_lowercase = _lowercase(content["vocab.txt"].decode("utf-8", "replace").split(), lowercase, path)
   return row(content, is_lowercase, path)
 
 
