@@ -152,7 +152,11 @@ def _borrow(document: _Document, middle: int, others: _Others,
             rng: random.Random) -> tuple[_Document, int] | None:
   """(other document, number of a sentence of it) that does not continue like `document` from position `middle`.
 
-  None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do.
+  None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do. Where there is
+  none, the first document that differs lends a sentence.
+
+  Raises:
+    UserError: all the others are copies, or beginnings, of `document`.
   """
   for _ in range(20):
     lender = others.draw(rng)
@@ -162,6 +166,9 @@ def _borrow(document: _Document, middle: int, others: _Others,
       return lender, sentence
   if middle < len(document.tokens):
     return None
+  for lender in others.documents:
+    if lender.tokens != document.tokens[:len(lender.tokens)]:
+      return lender, rng.randrange(len(lender.starts))
   raise _no_other_document(others)
 
 

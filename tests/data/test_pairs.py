@@ -82,6 +82,12 @@ def test_bug_10_copies_of_one_document_have_no_negatives(format_name):
 
 
 @pytest.mark.parametrize("format_name", sorted(packing.NSP_FORMATS))
+def test_a_few_other_documents_among_many_copies_are_found(format_name):
+  examples = pack(format_name, [["a", "b", "c"]] * 200 + [["d", "e"]], 12)
+  assert {e.nsp_label for e in examples} == {IS_NEXT, IS_RANDOM}
+
+
+@pytest.mark.parametrize("format_name", sorted(packing.NSP_FORMATS))
 def test_bug_10_two_documents_of_one_sentence(format_name):
   for seed in range(50):
     for ids, start, label in pack(format_name, [["a a"], ["b b"]], 12, seed=seed):
