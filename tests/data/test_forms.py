@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from electra_jax.data.sources import lines
+from electra_jax.data.sources import forms, lines
 from electra_jax.errors import UserError
 from tests.data.test_documents import read, write
 
@@ -61,6 +61,12 @@ def test_tables_name_their_column_and_skip_short_rows(tmp_path):
 def test_json_in_pieces(tmp_path, monkeypatch, content, characters):
   monkeypatch.setattr(lines, "CHUNK_BYTES", characters)
   assert read(write(tmp_path / "a", content), text_format="json") == DOCUMENTS
+
+
+def test_json_lines_that_begin_with_a_long_record_are_streamed(tmp_path):
+  record = json.dumps({"text": "The river runs. " * 5000})
+  assert forms.recognise(str(write(tmp_path / "a.json", f"{record}\n{record}\n"))) == "jsonl"
+  assert forms.recognise(str(write(tmp_path / "b.json", f"[{record}]"))) == "json"
 
 
 def tar():

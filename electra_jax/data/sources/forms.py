@@ -38,7 +38,9 @@ def recognise(path: str) -> str:
   head, is_whole = read_head(path)
   head = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n").replace("\r\n", "\n").replace("\r", "\n")
   if form == "json" or _JSON.match(head):
-    return "jsonl" if _is_object(head.partition("\n")[0]) else "json"
+    first, line_end, _ = head.partition("\n")
+    is_cut = not line_end and not is_whole and first.startswith("{")  # one object fills the head: JSON lines, too
+    return "jsonl" if is_cut or _is_object(first) else "json"
   foreign = REFUSED_BY_NAME.get(suffix) or _foreign_form(head, is_whole)
   if foreign in ("csv", "tsv"):
     return foreign
