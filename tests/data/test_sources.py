@@ -205,6 +205,17 @@ def test_bad_tfds(tfds_dir, path, field, message):
   assert_four_parts(caught, message, path)
 
 
+def test_tfds_errors_without_words(tfds_dir, monkeypatch):
+  import tensorflow_datasets as tfds
+
+  def fail(name):
+    raise AssertionError
+
+  monkeypatch.setattr(tfds, "builder", fail)
+  with pytest.raises(UserError, match="AssertionError"):
+    read("tfds:small_reviews")
+
+
 def test_tfds_records_are_passed_over(tfds_dir):
   skipped = Counter()
   assert read("tfds:small_bytes", on_bad_record="skip", skipped=skipped) == [["fine"]]
@@ -236,7 +247,8 @@ def test_hf(hf_folders):
 
 @pytest.mark.parametrize("path, field, message", [
   ("hf:", "body", "no path"), ("hf:{}/splits:validation", "body", "validation"),
-  ("hf:{}/one", "text", "fields are body, label"), ("hf:{}/splits", "body", "record 5: a NoneType")])
+  ("hf:{}/one:test", "body", "without splits"), ("hf:{}/one", "text", "fields are body, label"),
+  ("hf:{}/splits", "body", "record 5: a NoneType")])
 def test_bad_hf(hf_folders, path, field, message):
   path = path.format(hf_folders)
   with pytest.raises(UserError) as caught:

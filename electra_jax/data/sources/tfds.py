@@ -66,7 +66,8 @@ def load(path: str, name: str, split: str, *, fix: str, only: str = "") -> tuple
       split=split, decoders=tfds.decode.PartialDecoding({only: True}) if only in features else None,
       read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False))
   except Exception as error:  # TFDS and TensorFlow raise dozens of types
-    raise _fault(path, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
+    first_line = str(error).strip().partition("\n")[0]
+    raise _fault(path, f"{type(error).__name__}: {first_line}",
                  f"check name, split, TFDS_DATA_DIR and the network; or {fix}") from error
   return features, tfds.as_numpy(rows)
 
