@@ -59,6 +59,21 @@ def test_a_folder_with_other_things_is_refused(made, tmp_path):
   assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+def test_a_mount_point_is_refused_before_the_work(made, tmp_path, monkeypatch):
+  (tmp_path / "disk").mkdir()
+  monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "disk"))
+  with pytest.raises(UserError) as error:
+    shards.prepare(made[0], TOKENIZER, str(tmp_path / "disk"), seed=0, progress=False)
+  assert_four_parts(error, "mount point", f"{tmp_path}/disk/shards")
+
+
+def test_shards_go_where_a_link_leads(made, tmp_path):
+  (tmp_path / "disk").mkdir()
+  (tmp_path / "shards").symlink_to(tmp_path / "disk" / "mine")
+  shards.prepare(made[0], TOKENIZER, str(tmp_path / "shards"), seed=0, progress=False)
+  assert (tmp_path / "shards").is_symlink() and files_below(tmp_path / "disk" / "mine") == files_below(made[1])
+
+
 def test_shards_are_replaced_when_the_new_ones_are_complete(copy, made):
   old = (copy / "train" / "00000.npy").read_bytes()
   shards.prepare(made[0], TOKENIZER, str(copy), seed=1, progress=False)

@@ -46,7 +46,7 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
     UserError: the corpus is unreadable, has no token or, for NSP, no second document; the disk is full or not
       writable; or `directory` holds something else than shards.
   """
-  directory = os.path.abspath(directory)
+  directory = os.path.realpath(directory)  # a link stays: the shards are made where it leads
   writing.check_replaceable(directory)
   job = journal.describe(config_data, tokenizer, seed)
   source = provenance.describe(config_data)

@@ -114,13 +114,16 @@ def disk_errors(path: str) -> Generator[None, None, None]:
 
 
 def check_replaceable(directory: str) -> None:
-  """Refuses a directory that holds something else than shards.
+  """Refuses a directory that finished shards cannot replace.
 
   Raises:
-    UserError: it is a file, or a folder with files but without a manifest.
+    UserError: it is a file, a mount point, or a folder with files but without a manifest.
   """
   if not os.path.lexists(directory):
     return
+  if os.path.ismount(directory):
+    raise UserError("The folder for the shards is a mount point, which cannot be renamed", got=directory,
+                    allowed="a folder on a mounted disk", fix=f"set --config.data.shards_path={directory}/shards")
   if os.path.isdir(directory) and (not os.listdir(directory) or os.path.exists(os.path.join(directory, MANIFEST))):
     return
   raise UserError("The folder for the shards holds something else", got=f"{directory} has no {MANIFEST}",
