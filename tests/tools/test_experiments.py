@@ -177,7 +177,8 @@ def test_mistakes_are_reported(arguments, changes, said):
 
 @pytest.mark.parametrize("arguments, flags, said", [
   (["small-vs-bert"], dict(only="electra_smal"), "use --only=electra_small"),
-  (["small-vs-bert"], dict(init_from="runs/base"), "leave out the table"),
+  (["small-vs-bert"], dict(init_from="runs/base"), "leave them out"),
+  ([], dict(init_from="runs/base", set=["task.num_epochs=1"]), "--glue_set"),
   ([], dict(tasks="rte,colla"), "use --tasks=cola")])
 def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, arguments, flags, said):
   use_flags(monkeypatch, tmp_path, **flags)
@@ -214,7 +215,7 @@ def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
   values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
             "glue_at_once": None, "probe": False, "only": "", "tasks": "", "init_from": "",
-            "glue_set": [], "grid": [], "glue_grid": [], "paper": "", "from_mnli": False, "ensemble": 0}
+            "set": [], "glue_set": [], "grid": [], "glue_grid": [], "paper": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 
 

@@ -108,9 +108,10 @@ def run(arguments: list[str]) -> None:
     if name not in finetuning.ORDER:
       raise unknown("A task of --tasks is unknown", name, finetuning.ORDER, "use --tasks=CLOSEST")
   if FLAGS.init_from:
-    if arguments:
-      raise UserError("--init_from fine-tunes alone, without a table", got=" ".join(arguments), allowed="no table",
-                      fix="leave out the table, or pre-train with --set=checkpoint.init_from=...")
+    if unread := [*arguments, *(f"--set={setting}" for setting in FLAGS.set), *(f"--grid={key}" for key in FLAGS.grid)]:
+      raise UserError("--init_from fine-tunes alone, without a pre-training", got=" ".join(unread),
+                      allowed="neither tables nor --set and --grid", fix="leave them out, or use --glue_set and "
+                      "--glue_grid; to pre-train from weights, --set=checkpoint.init_from=...")
     return sweep(names)
   tables = chosen_tables(arguments)
   for table in tables:
