@@ -116,6 +116,7 @@ def test_named_functions_exist():
   for module in (pretraining_heads, task_heads):
     section = text.split(f"{module.__name__}`")[1].split("\n## ")[0]
     functions = re.findall(r"`([a-z_]+)\(", section) or re.findall(r"`([a-z_]+)`", section)
+    functions += re.findall(r"`([A-Z]\w+)[(.]", section)  # and classes
     assert functions and not [name for name in functions if not hasattr(module, name)]
 
 
