@@ -1,4 +1,4 @@
-"""Tasks of fine-tuning: a row for each name that --config.task.name takes; `make` builds it."""
+"""Tasks of fine-tuning: a row for each name that --config.task.name accepts; `make` builds the task."""
 
 from collections.abc import Callable
 
@@ -20,8 +20,7 @@ TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
 
 __all__ = ["HEADS", "TASKS", "Example", "Feature", "Outputs", "Task", "make"]
 
-
-# What `score` of a task can give and `task.metric` choose; the first one decides by default.
+# The metrics that a task's `score` returns and `task.metric` chooses from; the first is the default.
 METRICS: dict[str, tuple[str, ...]] = {
   **{name: row.metrics for name, row in glue.GLUE.items()}, **custom.METRICS,
   "qnli_ranking": ("accuracy",), "wnli_ranking": ("accuracy",), "wsc": ("accuracy",), "race": race.METRICS,
@@ -30,7 +29,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 
 
 def check(config_task: ConfigDict) -> None:
-  """What can be wrong with the names in the `task` branch of a config, before any file is read.
+  """Checks the names in the `task` branch of a config before any file is read.
 
   Raises:
     UserError: the task or the metric is unknown.

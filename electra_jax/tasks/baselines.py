@@ -10,13 +10,13 @@ from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.scoring import percent
 
 CONSTANT, WORDS = "always the commonest answer", "TF-IDF with logistic regression"
-MOST_EXAMPLES = 20_000  # that the logistic regression reads: seconds
+MOST_EXAMPLES = 20_000  # for the logistic regression, which then takes seconds
 
 
 def measure(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, float]:
-  """{baseline: `task.metric` on dev} of a classification; {} of another task.
+  """{baseline: `task.metric` on dev} of a classification; {} for other tasks.
 
-  Word counts are for a user's own data: what GLUE's tasks take is in the papers.
+  The words are counted only for a user's own data: for GLUE there are the papers' scores.
   """
   if task.head not in ("classification", "multi_label"):
     return {}
@@ -28,7 +28,7 @@ def measure(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> dic
 
 
 def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ...]]) -> list:
-  """The answers of a logistic regression on TF-IDF of words, pairs as one text; the same ones every time."""
+  """The answers of a logistic regression on TF-IDF of words, pairs as one text; deterministic."""
   from sklearn.feature_extraction.text import TfidfVectorizer
   from sklearn.linear_model import LogisticRegression
   from sklearn.multiclass import OneVsRestClassifier
@@ -43,7 +43,7 @@ def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ..
     labels = [example.label for example in train]
     return list(model.fit(rows, labels).predict(asked)) if len(set(labels)) > 1 else labels[:1] * len(texts)
   wanted = np.array([[name in example.label for name in task.label_names] for example in train], int)
-  varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have is not learnt
+  varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have cannot be learnt
   predicted = np.tile(wanted.min(0), (len(texts), 1))
   if len(varied):
     fitted = OneVsRestClassifier(model).fit(rows, wanted[:, varied])
@@ -52,7 +52,7 @@ def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ..
 
 
 def describe(metric: str, median: float, baselines: Mapping[str, float]) -> str:
-  """The baselines, and in words where a median over the seeds is not above one of them; "" without any.
+  """A sentence with the baselines, and one more if the median over the seeds is not above all; "" without any.
 
   >>> describe("accuracy", 0.8, {CONSTANT: 0.5})
   'On the same dev examples: always the commonest answer, accuracy 50.0.'

@@ -1,4 +1,4 @@
-"""Batches of fine-tuning: their rows, order and length, and when the dev splits are scored."""
+"""Batches of fine-tuning: their rows, order and length, and the steps at which the dev splits are scored."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.tasks.base import HEADS, Feature
 
-PER_TOKEN = {"tags": -1, "may_start": False, "may_end": False}  # targets that each token has -> of padding
+PER_TOKEN = {"tags": -1, "may_start": False, "may_end": False}  # targets with one value a token -> that of padding
 
 
 def steps_per_epoch(num_features: int, batch_size: int) -> int:
@@ -18,7 +18,7 @@ def steps_per_epoch(num_features: int, batch_size: int) -> int:
 
 
 def evaluation_steps(config: ConfigDict, num_features: int) -> set[int]:
-  """`task.evals_per_epoch` times an epoch, evenly, and after the last update."""
+  """Steps of the evaluations: `task.evals_per_epoch` in each epoch, evenly spaced, and the last update."""
   every = steps_per_epoch(num_features, config.train.batch_size) / config.task.evals_per_epoch
   count = int(config.train.num_steps / every + 1e-9)
   return {max(1, round(every * i)) for i in range(1, count + 1)} | {config.train.num_steps}
@@ -31,21 +31,21 @@ def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def bucket(length: int, max_length: int) -> int:
-  """Lengths of batches: 16 and multiples of 32, so that few programs compile; on a CPU, whose programs compile in
-  seconds and whose every padded token costs time, all multiples of 16."""
+  """A batch's length: 16 or a multiple of 32, so that few programs compile; on a CPU, which compiles in seconds and
+  pays for every padded token, any multiple of 16."""
   multiple = 16 if length <= 16 or jax.default_backend() == "cpu" else 32
   return min(max_length, -(-length // multiple) * multiple)
 
 
 def length_of(features: Sequence[Feature], config_task: ConfigDict) -> int:
-  """Tokens of a batch's rows: `bucket` of the longest feature, or with `task.pad_to_max_length` always all."""
+  """Tokens of a batch's rows: `bucket` of the longest feature, or with `task.pad_to_max_length` the maximum."""
   if config_task.pad_to_max_length:
     return config_task.max_length
   return bucket(max(map(num_tokens, features)), config_task.max_length)
 
 
 def some(examples: list, number: int) -> list:
-  """At most `number` of the examples in their order, always the same ones, chosen at random; 0 = all.
+  """At most `number` of the examples, in order, drawn at random with a fixed seed; 0 = all.
 
   >>> some(["a", "b", "c", "d"], 2), some(["a", "b"], 0), some(["a", "b"], 9)
   (['a', 'c'], ['a', 'b'], ['a', 'b'])
@@ -56,9 +56,9 @@ def some(examples: list, number: int) -> list:
 
 
 def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, head: str) -> dict[str, np.ndarray]:
-  """A batch of `rows` rows; those behind the features are empty, with `row_weight` 0.
+  """A batch of `rows` rows; those beyond the features are empty, with `row_weight` 0.
 
-  Where a row has choices the ids are [rows, choices, length]. What PER_TOKEN lists is padded as it says.
+  If a row has choices, the ids are [rows, choices, length]. The targets in PER_TOKEN are padded with its values.
   """
   nested = isinstance(features[0]["input_ids"][0], list)
   shape = (rows, len(features[0]["input_ids"]), length) if nested else (rows, length)
@@ -69,16 +69,13 @@ def collate(features: Sequence[Feature], rows: int, length: int, pad_id: int, he
   batch = {name: np.full((rows, length), PER_TOKEN[name], kind) if name in PER_TOKEN
            else np.zeros((rows, *np.shape(features[0][name])), kind) for name, kind in targets.items()}
   for row, feature in enumerate(features):
-    lists = feature["input_ids"] if nested else [feature["input_ids"]]
-    kinds = feature["token_type_ids"] if nested else [feature["token_type_ids"]]
-    for choice, (one, kind) in enumerate(zip(lists, kinds, strict=True)):
+    sequences = (feature["input_ids"], feature["token_type_ids"])
+    for choice, (one, kinds) in enumerate(zip(*sequences, strict=True) if nested else [sequences]):
       place = (row, choice, slice(len(one))) if nested else (row, slice(len(one)))
-      ids[place], segments[place], mask[place] = one, kind, True
+      ids[place], segments[place], mask[place] = one, kinds, True
     for name in targets:
-      if name in PER_TOKEN:
-        batch[name][row, :len(feature[name])] = feature[name]
-      else:
-        batch[name][row] = feature[name]
+      place = (row, slice(len(feature[name]))) if name in PER_TOKEN else row
+      batch[name][place] = feature[name]
   return {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask, "row_weight": weight, **batch}
 
 
@@ -89,7 +86,7 @@ def num_tokens(feature: Feature) -> int:
 
 
 def by_length(features: Sequence[Feature], size: int) -> list[list[int]]:
-  """Places of the features, at most `size` in a batch, similar lengths together; the last one of each is longest.
+  """Indices of the features, at most `size` in a batch, similar lengths together; the last of each batch is longest.
 
   >>> by_length([{"input_ids": [1] * length} for length in (5, 2, 9)], 2)
   [[1, 0], [2]]
@@ -99,7 +96,7 @@ def by_length(features: Sequence[Feature], size: int) -> list[list[int]]:
 
 
 def one_ahead(items: Iterator) -> Iterator:
-  """The same items, each asked for while the one before is still used: the devices continue while the host reads."""
+  """The same items, each requested before the one before is used: the devices work on while the host reads."""
   following = next(items, None)
   while following is not None:
     current, following = following, next(items, None)

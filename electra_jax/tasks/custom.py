@@ -1,4 +1,4 @@
-"""A user's own data: JSON lines, CSV or TSV with a text (or two) and a label, several labels, a score or tags."""
+"""Tasks on a user's own data: JSON lines, CSV or TSV with one or two texts and a label, several, a score or tags."""
 
 import functools
 import random
@@ -22,11 +22,11 @@ METRICS = {"own_classification": ("accuracy", "f1"), "own_multi_label": ("micro_
 def make(name: str, config_task: ConfigDict) -> Task:
   """A row of METRICS over the files that the `task` branch names.
 
-  The labels are those of the training file, sorted; without a dev file every tenth training example is kept for
+  The labels are those of the training file, sorted; without a dev file a tenth of the training examples is kept for
   scoring (`dev_part`).
 
   Raises:
-    UserError: a file, column or label is missing or wrong; file and line are named.
+    UserError: a file, column or label is missing or wrong; file and line are named. Or there are too many text fields.
   """
   kind = name.removeprefix("own_")
   fields = tuple(field.strip() for field in config_task.text_fields.split(","))
@@ -67,9 +67,9 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
 
 def dev_part(labels: Sequence) -> set[int]:
-  """Numbers of a tenth of the examples, at least one, drawn by a fixed seed: of each label its share.
+  """Indices of a tenth of the examples, at least one, drawn with a fixed seed, each label in proportion.
 
-  An example whose label occurs once is for training.
+  An example whose label occurs once is kept for training.
 
   >>> sorted("aab"[number % 3] for number in dev_part([*"aab"] * 10))
   ['a', 'a', 'b']
@@ -82,8 +82,8 @@ def dev_part(labels: Sequence) -> set[int]:
 
 
 def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., list]) -> tuple[str, ...]:
-  first: dict[str, str] = {}  # label -> where it is met first
-  types: dict[type, str] = {}  # likewise of each type of JSON
+  first: dict[str, str] = {}  # label -> where it occurs first
+  types: dict[type, str] = {}  # likewise for each type of JSON
   for record in records:
     value = record.get(label_field)
     for label in parts(value, record.where):
@@ -91,7 +91,7 @@ def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., li
       types.setdefault(type(label), record.where)
   if len(types) > 1:
     shown = ", ".join(f"{kind.__name__} in {where}" for kind, where in types.items())
-    raise UserError("Labels are of several types", got=shown, allowed="strings, integers or booleans, one of them",
+    raise UserError("Labels are of several types", got=shown, allowed="all strings, all integers or all booleans",
                     fix="write all labels alike")
   alike: dict = {}
   for name in first:
@@ -108,19 +108,19 @@ def _labels(records: Sequence[Record], label_field: str, parts: Callable[..., li
 
 
 def _check_prefixes(first: Mapping[str, str]) -> None:
-  """Raises where a type of entity has a prefix that does not go with its others, such as M-LOC with I-LOC."""
+  """Raises if the prefixes of an entity type do not go together, such as M-LOC and I-LOC."""
   scheme = scoring.scheme_of(first)
   split = {tag: match.groups() for tag in first if (match := scoring.TAG.fullmatch(tag)) and match[2]}
   kinds = {kind for prefix, kind in split.values() if prefix in scheme}
   for tag, (prefix, kind) in split.items():
     if prefix not in scheme and kind in kinds:
-      raise UserError("The prefix of a tag is of another scheme than the other tags'", got=f"{first[tag]}: {tag!r}",
-                      allowed="BIO (IOB2), IOB1, BIOES, BILOU, BMES or BMEWO, one of them",
+      raise UserError("The prefix of a tag belongs to another scheme than the other tags", got=f"{first[tag]}: {tag!r}",
+                      allowed="one of BIO (IOB2), IOB1, BIOES, BILOU, BMES and BMEWO",
                       fix="write all tags in one scheme")
 
 
 def _spelling(name: str) -> float | str:
-  """The same for "1" and "1.0", with quotes and without, and for an accented letter in one code point or two."""
+  """Equal for "1" and "1.0", with and without quotes, and for an accented letter as one code point or two."""
   if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'":
     name = name[1:-1]
   return float(name) if sequences.NUMBER.fullmatch(name) else unicodedata.normalize("NFC", name)
@@ -160,14 +160,14 @@ def _list(value, where: str) -> list[str]:
   """A JSON list of strings, or one string with blanks between its parts."""
   parts = value.split() if isinstance(value, str) else value
   if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
-    raise UserError("Words or tags are no list", got=f"{where}: {str(value)[:60]!r}",
-                    allowed='a list of strings, or a string with blanks between them, at least one',
+    raise UserError("Words or tags are not a list", got=f"{where}: {str(value)[:60]!r}",
+                    allowed='a list of strings, or one string with blanks between them; at least one word',
                     fix="correct the line")
   return parts
 
 
 def _several(value, where: str) -> list:
-  """The labels of an example, maybe none: a JSON list, or one string with semicolons between them."""
+  """The labels of an example, possibly none: a JSON list, or one string with semicolons between them."""
   if isinstance(value, list):
     return value
   if isinstance(value, str):

@@ -7,13 +7,13 @@ from electra_jax.tasks.base import Example, Feature, Task
 
 
 def of_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int) -> list[Feature]:
-  """The features of all examples; `_example` is the number of the one that a feature shows."""
+  """The features of all examples; `_example` is the number of the example that a feature comes from."""
   return [feature | {"_example": number} for number, example in enumerate(examples)
           for feature in task.featurize(example, tokenizer, max_length)]
 
 
 def sequence(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Feature:
-  """One or two texts as ids and segments; of texts that are too long, the longer one loses its end, token by token.
+  """One or two texts as ids and segments; if they are too long, the longer one loses its end, token by token.
 
   A byte-level vocabulary follows RoBERTa: two separators between the texts.
   """
@@ -25,7 +25,7 @@ def sequence(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Fea
 
 
 def joined(tokenizer: Tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
-  """Texts that are ids already, with the special tokens around and between them."""
+  """Texts given as ids, with the special tokens around and between them."""
   between = num_separators(tokenizer)
   ids, segments = [tokenizer.cls_id], [0]
   for number, part in enumerate(parts):
@@ -36,19 +36,19 @@ def joined(tokenizer: Tokenizer, parts: Sequence[Sequence[int]]) -> Feature:
 
 
 def as_choices(rows: Sequence[Feature], number: int) -> list[Feature]:
-  """Sequences as features of `number` choices each: every list has an entry for each choice."""
+  """Sequences grouped into features of `number` choices each: every list has an entry for each choice."""
   return [{key: [row[key] for row in part] for key in part[0] if key != "_was_cut"}
           | {"_was_cut": any(row["_was_cut"] for row in part)}
           for part in (rows[first:first + number] for first in range(0, len(rows), number))]
 
 
 def num_separators(tokenizer: Tokenizer) -> int:
-  """What stands between two texts: [SEP], or RoBERTa's </s></s>."""
+  """How many separators stand between two texts: [SEP], or RoBERTa's </s></s>."""
   return 2 if tokenizer.kind == "byte_bpe" else 1
 
 
 def cut_longest(parts: list[list[int]], room: int) -> None:
-  """Drops the last token of the longest part (of equals the last) until all fit, in place.
+  """Drops the last token of the longest part (the last of equals) until all fit, in place.
 
   >>> parts = [[1, 2, 3, 4], [5, 6]]
   >>> cut_longest(parts, 4); parts
@@ -59,7 +59,7 @@ def cut_longest(parts: list[list[int]], room: int) -> None:
 
 
 def words(tokenizer: Tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int]) -> Feature:
-  """A sentence of words: the tag of a word is asked at its first piece, -1 elsewhere."""
+  """A sentence of words: a word's tag stands at its first piece, -1 elsewhere."""
   pieces = [list(tokenizer.encode((" " if number else "") + word)) or [tokenizer.unk_id]
             for number, word in enumerate(example.texts[0])]
   total = sum(map(len, pieces)) + 2

@@ -1,4 +1,4 @@
-"""GLUE's tasks, a row each: files, columns, labels, metrics, and what the test server wants to see."""
+"""GLUE's tasks, a row each: files, columns, labels, metrics, and the format that the test server expects."""
 
 import functools
 import os
@@ -17,19 +17,19 @@ class GlueRow(NamedTuple):
 
   folder: str
   columns: tuple[str, ...]
-  metrics: tuple[str, ...]  # the first one decides, as in ELECTRA's GLUE score
-  labels: tuple[str, ...]  # () for regression; the names that the files and the test server use
+  metrics: tuple[str, ...]  # the first is the default, as in ELECTRA's GLUE score
+  labels: tuple[str, ...]  # names as in the files and on the test server; () for regression
   label_column: str = "label"
   id_column: str = "index"
-  header: tuple[str, ...] | None = None  # of training and dev files without a header line
+  header: tuple[str, ...] | None = None  # for training and dev files that have no header line
   tfds_name: str = ""
   tfds_columns: tuple[str, ...] = ("sentence1", "sentence2")
   splits: tuple[str, ...] = ("train", "dev")
   test_splits: tuple[str, ...] = ("test",)
   submissions: tuple[str, ...] = ()  # file names, in the order of test_splits
   num_test: tuple[int, ...] = ()  # lines that the test server expects
-  has_short_rows: bool = False  # training and dev rows with too few columns, which everybody leaves out
-  no_label: str | None = None  # what stands for the label where the annotators did not agree; left out as well
+  has_short_rows: bool = False  # some training and dev rows lack columns; everybody leaves those out
+  no_label: str | None = None  # stands for the label where the annotators did not agree; left out as well
 
 
 NOT_ENTAILED = ("entailment", "not_entailment")
@@ -60,11 +60,11 @@ GLUE: dict[str, GlueRow] = {
 }
 # The diagnostics (AX) are answered by the MNLI model.
 AX_FILES = ("AX/AX.tsv", "AX/test.tsv", "diagnostic/diagnostic.tsv")
-# Names of labels in TFDS that differ from those of the files.
+# Labels that TFDS names differently from the files.
 TFDS_LABELS = {"cola": {"unacceptable": "0", "acceptable": "1"}, "sst2": {"negative": "0", "positive": "1"},
                "mrpc": {"not_equivalent": "0", "equivalent": "1"}, "qqp": {"not_duplicate": "0", "duplicate": "1"},
                "wnli": {"not_entailment": "0", "entailment": "1"}}
-# dev results of the papers, in percent: ELECTRA Table 2, RoBERTa Tables 5 and 8; the metrics that decide.
+# Dev results of the papers in percent, each task by its first metric: ELECTRA Table 2, RoBERTa Tables 5 and 8.
 PAPER = {
   "ELECTRA-Large": dict(cola=69.3, sst2=96.0, mrpc=90.6, stsb=92.1, qqp=92.4, mnli=90.5, qnli=94.5, rte=86.8),
   "RoBERTa-Large": dict(cola=68.0, sst2=96.4, mrpc=90.9, stsb=92.4, qqp=92.2, mnli=90.2, qnli=94.7, rte=86.6,
@@ -75,7 +75,7 @@ PAPER = {
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
-  """The task of a row of GLUE; `config_task` is the `task` branch of the config."""
+  """The task for a row of GLUE; `config_task` is the `task` branch of the config."""
   row, left_out = GLUE[name], {}
   task = sequences.make(
     name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
@@ -86,7 +86,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
 def make_ranking(name: str, config_task: ConfigDict, head: str, pairs: Callable[[list[Example]], list[Example]],
                  featurize: Callable[..., list[Feature]], decode: Callable[..., list]) -> Task:
-  """A row of GLUE (`name` without "_ranking") whose texts compete: `pairs` makes the examples that train."""
+  """A row of GLUE (`name` without "_ranking") whose texts compete: `pairs` makes the training examples."""
   source = name.removesuffix("_ranking")
   row = GLUE[source]
 
@@ -107,7 +107,7 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
   JSONL: FOLDER/SPLIT.jsonl with "label" and the columns of TFDS.
 
   Args:
-    left_out: where lines that the field leaves out are put down: "file:line" -> why.
+    left_out: collects the lines that everybody leaves out: "file:line" -> why.
 
   Raises:
     UserError: a file, column or label is missing or wrong; file and line are named.
@@ -136,7 +136,7 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
 
 
 def _find(row: GlueRow, split: str, data_dir: str) -> str:
-  """The file of a split; of one that does not exist the most usual name."""
+  """The file of a split; if there is none, its most usual name."""
   stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
   paths = [os.path.join(data_dir, stem + packed) for stem in stems for packed in ("", ".gz", ".zst")]
   return next(filter(os.path.exists, paths), paths[0])
@@ -166,7 +166,7 @@ def submission(name: str, split: str, predictions: Sequence, examples: Sequence[
 
 
 def row_of(name: str) -> GlueRow:
-  """The row of a task, of its ranking too; of SuperGLUE's WSC that of WNLI, which was made of it."""
+  """The row of a task or of its ranking; for SuperGLUE's WSC that of WNLI, which was made from it."""
   return GLUE["wnli" if name == "wsc" else name.removesuffix("_ranking")]
 
 

@@ -1,7 +1,7 @@
-"""Spans whose end depends on their start: candidates of a window, and those of several runs as one.
+"""Spans whose end depends on their start: candidates of a window, and the average over several runs.
 
 A joint span head gives [features, 1 + best, 4]: log p(start), log p(end | start), start, end (`models/joint_spans.py`);
-first [CLS] as both, then the spans, of which -1 ends the list.
+first those of [CLS] as both, then the spans; -1 as start marks the end of the list.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def candidates(spans: Float[np.ndarray, "spans 4"], feature: Feature) -> list[tu
 
 
 def places(feature: Feature) -> Feature:
-  """Where spans of a window may start and end: in the context, at tokens of the text; each starts in one window."""
+  """Where spans of a window may start and end: at the context's tokens that have text; each starts in one window."""
   length, begin, offsets = len(feature["input_ids"]), feature["_begin"], feature["_offsets"]
   may_start, may_end = np.zeros(length, bool), np.zeros(length, bool)
   may_end[begin:begin + len(offsets)] = offsets[:, 1] > offsets[:, 0]
@@ -35,7 +35,7 @@ def places(feature: Feature) -> Feature:
 
 
 def average(runs: Sequence[Float[np.ndarray, "features spans 4"]]) -> Float[np.ndarray, "features 1+best 4"]:
-  """The spans with the largest mean probability over runs, as many as each run has; 0 where one did not find a span.
+  """The spans with the largest mean probability over runs, as many as each run has; 0 for a run without the span.
 
   >>> one = np.array([[[-2, -2, 0, 0], [np.log(0.5), np.log(0.5), 1, 3]]])
   >>> two = np.array([[[-2, -2, 0, 0], [np.log(0.8), np.log(0.5), 2, 2]]])
@@ -60,6 +60,6 @@ def average(runs: Sequence[Float[np.ndarray, "features spans 4"]]) -> Float[np.n
 
 
 def _logs(of_start: float, of_both: float) -> tuple[float, float]:
-  """log p(start) and log p(end | start), finite whatever was too small for a number."""
+  """log p(start) and log p(end | start), finite even where a probability underflows."""
   start, both = np.log(np.maximum((of_start, of_both), 1e-300))
   return start, both - start

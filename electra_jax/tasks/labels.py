@@ -1,4 +1,4 @@
-"""Labels of a data set: how often each occurs, what is doubtful about them, and how well each was found."""
+"""Labels of a data set: how often each occurs, what looks doubtful, and how well each is predicted."""
 
 import csv
 import io
@@ -12,8 +12,8 @@ from electra_jax.errors import named
 from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.scoring import percent
 
-FEW = 50  # dev examples: the standard error of an accuracy is 7 points or less
-MOST_LABELS = 20  # of a confusion matrix
+FEW = 50  # dev examples, from which the standard error of an accuracy is 7 points or less
+MOST_LABELS = 20  # in a confusion matrix
 
 
 def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str]:
@@ -30,14 +30,14 @@ def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str
     lines.append(f"Only {count} dev examples: one of them is {100 / count:.1f} points, so the scores say little. "
                  "Label more, or name more with task.dev_path.")
   if once := [name for name in task.label_names if train[name] == 1]:
-    lines.append(f"Labels that occur once in train, too seldom to be learnt: {named(once)}.")
+    lines.append(f"Labels that occur once in train, too rarely to be learnt: {named(once)}.")
   if unseen := [name for name in task.label_names if not dev[name]]:
-    lines.append(f"Labels that no dev example has, so that no score shows them: {named(unseen)}.")
+    lines.append(f"Labels that no dev example has, so that no score covers them: {named(unseen)}.")
   return lines
 
 
 def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example]) -> str:
-  """Markdown: precision, recall and F1 of each label in percent and, of single labels, the confusion matrix."""
+  """Markdown: precision, recall and F1 of each label in percent and, for single labels, the confusion matrix."""
   from sklearn import metrics  # takes seconds
 
   names, wanted = task.label_names, [example.label for example in examples]
@@ -54,7 +54,7 @@ def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example])
 
 
 def answers_csv(answers: Mapping[str, tuple[Sequence, Sequence[Example]]], separator: str = ";") -> dict[str, str]:
-  """{"dev.csv": ...}: id, label, prediction and texts of each example; `separator` stands between labels or words."""
+  """{"dev.csv": ...}: id, label, prediction and texts of each example; `separator` goes between labels or words."""
   def shown(value) -> str:
     return "" if value is None else separator.join(value) if isinstance(value, tuple) else str(value)
 

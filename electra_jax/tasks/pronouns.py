@@ -1,6 +1,6 @@
-"""WNLI as a ranking by a new head: what the pronoun means must score higher than the sentence's other noun phrases.
+"""WNLI as a ranking by a new head: the pronoun's referent must score higher than the sentence's other noun phrases.
 
-For ELECTRA's discriminator, which has no masked LM: RoBERTa's own way is `winograd.py`.
+For ELECTRA's discriminator, which has no masked LM; RoBERTa's own way is `winograd.py`.
 """
 
 import functools
@@ -21,7 +21,7 @@ YES, NO = "1", "0"
 
 
 class Referent(NamedTuple):
-  """A hypothesis as the sentence's words with a phrase in the pronoun's place: before + phrase + after."""
+  """A hypothesis as the sentence's words around a phrase that replaces the pronoun: before + phrase + after."""
 
   before: str
   phrase: str
@@ -32,19 +32,19 @@ def make(name: str, config_task: ConfigDict) -> Task:
   """WNLI as margin ranking; spaCy finds the other candidates.
 
   Only positive training examples are used, each with every other noun phrase of its sentence: pairs of hypotheses of
-  which the first is right. Elsewhere a hypothesis is true if it scores higher than those of all other noun phrases.
+  which the first is right. On dev and test a hypothesis is true if it scores higher than every other noun phrase's.
 
   Differs from RoBERTa (section 5.1; the task `wsc`): the score is that of a linear layer on [CLS], not the masked LM's
-  probability of the phrase, which ELECTRA's discriminator has not; the loss is the margin alone; and the pronoun is
-  found by comparing WNLI's two sentences, where RoBERTa took its place from SuperGLUE's files.
+  probability of the phrase, since ELECTRA's discriminator is no masked LM; the loss is the margin alone; and the
+  pronoun is found by comparing WNLI's two sentences, where RoBERTa took its place from SuperGLUE's files.
 
-  Reading and featurising raise a UserError where spaCy is not installed.
+  Reading and featurising raise a UserError if spaCy is not installed.
   """
   finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts
-    number = len(hypotheses)  # 2 to train on, or 1 to be judged, with its rivals in further features
+    number = len(hypotheses)  # 2 to train on, or 1 to judge, with its rivals as further features
     hypotheses += others(premise, hypotheses[0], finder()) if number == 1 else []
     rows = [features.sequence(tokenizer, (premise, hypothesis), max_length) for hypothesis in hypotheses]
     return features.as_choices(rows, number)
@@ -53,13 +53,13 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
 
 def pairs(examples: Sequence[Example], find: Callable[[str], list[str]]) -> list[Example]:
-  """(sentence, right hypothesis, one with another noun phrase) of every positive example."""
+  """(sentence, right hypothesis, one with another noun phrase) for every positive example."""
   return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == YES
           for other in others(*example.texts, find)]
 
 
 def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> list[str]:
-  """The hypothesis with each other noun phrase of the premise; [] where its pronoun is not found."""
+  """The hypothesis with each other noun phrase of the premise; [] if its pronoun is not found."""
   referent = find_referent(premise, hypothesis)
   if referent is None:
     return []
@@ -67,7 +67,7 @@ def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> l
 
 
 def rivals(sentence: str, right: str, find: Callable[[str], list[str]]) -> list[str]:
-  """The sentence's other noun phrases, each once: no pronouns, none that shares a word with the right one."""
+  """The sentence's other noun phrases, each once: no pronouns, nor any that shares a word with the right one."""
   phrases: dict[str, str] = {}
   for phrase in find(sentence):
     bare = _bare(phrase)
@@ -77,9 +77,9 @@ def rivals(sentence: str, right: str, find: Callable[[str], list[str]]) -> list[
 
 
 def find_referent(premise: str, hypothesis: str) -> Referent | None:
-  """The phrase that stands in the hypothesis for a pronoun of the premise; the words around it agree.
+  """The phrase of the hypothesis that replaces a pronoun of the premise; the words around it agree.
 
-  Of several readings the one with the shortest phrase; of these one whose phrase is in the premise.
+  Of several readings the one with the shortest phrase is taken, preferably a phrase that is in the premise.
 
   >>> find_referent("Tom gave Jim his hat because he was cold.", "Jim was cold.")
   Referent(before='', phrase='Jim', after=' was cold.')
@@ -111,14 +111,14 @@ def find_referent(premise: str, hypothesis: str) -> Referent | None:
 
 
 def _bare(phrase: str) -> str:
-  """Lowercase, without a determiner at its front."""
+  """Lowercase, without a leading determiner."""
   words = [word.lower() for word in noun_phrases.WORD.findall(phrase)]
   return " ".join(words[1:] if words and words[0] in noun_phrases.DETERMINERS else words)
 
 
 def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
            labels: tuple[str, str] = (NO, YES)) -> list[str | None]:
-  """The second label if an example's first score beats its others; the first without others, as most are false."""
+  """The second label if an example's first score beats its others; else, or without others, the first."""
   scores: Mapping[int, list[float]] = {number: [] for number in range(len(examples))}
   (rows,) = outputs.values()
   for feature, row in zip(features_, rows, strict=True):

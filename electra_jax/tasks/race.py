@@ -1,4 +1,4 @@
-"""RACE: four sequences a question, each the passage with one answer, and a choice between their [CLS].
+"""RACE: four sequences a question, each the passage with one answer, and a choice between their [CLS] vectors.
 
 RoBERTa section 5.3: "We truncate question-answer pairs that are longer than 128 tokens and, if needed, the passage so
 that the total length is at most 512 tokens."
@@ -20,10 +20,10 @@ from electra_jax.tasks.base import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
 
 LEVELS = ("middle", "high")
-METRICS = ("accuracy", *LEVELS)  # of `score`; the first one decides between runs
+METRICS = ("accuracy", *LEVELS)  # of `score`; the first is the default
 LETTERS = ("A", "B", "C", "D")
 NUM_QUESTIONS = {"race": {"dev": 4887, "test": 4934}}
-# Accuracy of all questions of the test set in percent, RoBERTa Table 7.
+# Accuracy on all questions of the test set in percent, RoBERTa Table 7.
 PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 81.7},
          "BERT-Large (test)": {"race": 72.0}}
 
@@ -31,7 +31,7 @@ PAPER = {"RoBERTa-Large (test)": {"race": 83.2}, "XLNet-Large (test)": {"race": 
 def make(name: str, config_task: ConfigDict) -> Task:
   """RACE with both levels; `config_task` is the `task` branch of the config.
 
-  The test split has its answers, so it is scored next to dev if it is there; dev alone decides.
+  The test split comes with its answers: if it is there, it is scored as well, but runs are compared on dev.
   """
   has_test = any(_files(config_task.data_dir, "test", level) for level in LEVELS)
   return Task(
@@ -44,12 +44,12 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
 
 def read(data_dir: str, split: str) -> list[Example]:
-  """The questions of a split, texts (passage, question, options, level), label a letter.
+  """The questions of a split: texts (passage, question, options, level), labels A to D.
 
   Files: the official folders SPLIT/LEVEL/*.txt, or SPLIT.LEVEL.jsonl (also .gz, .zst); one JSON object a passage.
 
   Raises:
-    UserError: there is no file, a passage is broken or an answer is no letter; file and line are named.
+    UserError: there is no file, or a passage or an answer is malformed; file and line are named.
   """
   records = [(level, Record(values, f"{path}:{number}")) for level in LEVELS for path in _files(data_dir, split, level)
              for number, values in tables.read(path, kind="jsonl")]
@@ -74,7 +74,7 @@ def _examples(record: Record, level: str) -> list[Example]:
     shown = (f"{len(values)} {name}" if isinstance(values, list) else f"{name}: {values!r}"
              for name, values in zip(("questions", "options", "answers"), lists))
     raise UserError("A passage has not one list of options and one answer for each question",
-                    got=f"{record.where}: {', '.join(shown)}", allowed="a text as article, and as many of each",
+                    got=f"{record.where}: {', '.join(shown)}", allowed="a text as article, and equally many of each",
                     fix="correct the line")
   examples = []
   for number, (question, options, answer) in enumerate(zip(*lists)):
@@ -92,7 +92,7 @@ def _examples(record: Record, level: str) -> list[Example]:
 
 
 def featurize(example: Example, tokenizer: Tokenizer, max_length: int, max_question: int) -> Feature:
-  """[CLS] passage [SEP] question and answer [SEP] for each option; the passage loses its end where all is too long."""
+  """[CLS] passage [SEP] question and answer [SEP] for each option; if that is too long, the passage loses its end."""
   passage, question, options, _ = example.texts
   rows = choices(tokenizer, passage, [question_and_answer(question, option) for option in options], max_length,
                  max_question)
@@ -102,7 +102,7 @@ def featurize(example: Example, tokenizer: Tokenizer, max_length: int, max_quest
 
 def choices(tokenizer: Tokenizer, passage: str, options: Sequence[str], max_length: int,
             max_question: int) -> list[Feature]:
-  """[CLS] passage [SEP] option [SEP] for each; an option keeps `max_question` tokens, the passage what is left."""
+  """[CLS] passage [SEP] option [SEP] for each; an option keeps `max_question` tokens, the passage gets the rest."""
   passage_ids = list(tokenizer.encode(passage))
   special = 2 + features.num_separators(tokenizer)
   rows = []
@@ -116,7 +116,7 @@ def choices(tokenizer: Tokenizer, passage: str, options: Sequence[str], max_leng
 
 
 def question_and_answer(question: str, option: str) -> str:
-  """The answer behind the question, or in its blank.
+  """The answer after the question, or in its blank.
 
   >>> question_and_answer("Who ran?", "the cat"), question_and_answer("The _ ran.", "cat")
   ('Who ran? the cat', 'The cat ran.')
@@ -132,7 +132,7 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
 
 
 def score(answers: Sequence[str | None], examples: Sequence[Example]) -> dict[str, float]:
-  """Accuracy of all questions, of middle school's and of high school's; NaN without such questions."""
+  """Accuracy on all questions and on those of middle and of high school; NaN where there are none."""
   scores = scoring.score(["accuracy"], answers, [example.label for example in examples])
   for level in LEVELS:
     chosen = [(answer, example.label) for answer, example in zip(answers, examples) if example.texts[3] == level]

@@ -1,4 +1,4 @@
-"""QNLI as pairwise ranking: a question's answer against other candidate sentences (RoBERTa section 5.1)."""
+"""QNLI as pairwise ranking: a question's answer versus other candidate sentences (RoBERTa section 5.1)."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ ANSWER, NO_ANSWER = glue.NOT_ENTAILED
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
-  """QNLI as pairwise ranking: for the test server; dev scores are not comparable with those of classification.
+  """QNLI as pairwise ranking, for the test server: dev scores are not comparable with those of classification.
 
-  Training compares each answer with one other sentence. Of several sentences with the same question the one with the
-  highest score is the answer. Two thirds of the questions of the official dev file have one sentence: it is the answer
-  if its score is positive, the threshold that the loss learns from the training data (`losses.answer_ranking`).
+  Training compares each answer with one other sentence. Of several sentences for the same question, the one with the
+  highest score is the answer. Two thirds of the questions in the official dev file have a single sentence: it is the
+  answer if its score is positive, a threshold that the loss learns from the training data (`losses.answer_ranking`).
 
   Differs from RoBERTa, which does not say how it decides on questions with one sentence, how it mines candidates, or
   what its loss is.
@@ -34,8 +34,8 @@ def make(name: str, config_task: ConfigDict) -> Task:
 def pairs(examples: Sequence[Example]) -> list[Example]:
   """(question, its answer, another sentence) for each answer of the training set.
 
-  The other sentences are those that the training set calls no answer to this question; where there is none, the answer
-  to the most similar question: it is about the same thing, often from the same paragraph.
+  The other sentences are those labelled as no answer to this question; if there is none, the answer to the most similar
+  question: it is about the same thing, often from the same paragraph.
   """
   answers = [example for example in examples if example.label == ANSWER]
   others: dict[str, list[str]] = {}
@@ -48,14 +48,14 @@ def pairs(examples: Sequence[Example]) -> list[Example]:
 
 
 def mine(questions: Sequence[str], answers: Sequence[str]) -> list[str]:
-  """For each question the answer to the most similar other one, by TF-IDF of words that at most 1 in 500 questions has.
+  """For each question the answer to the most similar other one, by TF-IDF of words in at most 1 of 500 questions.
 
-  Frequent words say little and cost most of the time. Without a common word it is the next question's answer; "" where
-  no other answer exists.
+  Frequent words say little and cost most of the time. Without a word in common it is the next question's answer; "" if
+  there is no other answer.
   """
-  from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds, which no other task should wait for
+  from sklearn.feature_extraction.text import TfidfVectorizer  # takes seconds
 
-  most = len(questions) // 500 if len(questions) > 1000 else 1.0  # questions; or the share of all
+  most = len(questions) // 500 if len(questions) > 1000 else 1.0  # a number of questions, or a share of them
   vectors = TfidfVectorizer(token_pattern=r"\w+", max_df=most, dtype=np.float32).fit_transform(questions)
   mined = []
   for first in range(0, len(questions), 4096):
@@ -70,7 +70,7 @@ def mine(questions: Sequence[str], answers: Sequence[str]) -> list[str]:
 
 
 def decode(outputs: Outputs, examples: Sequence[Example]) -> list[str | None]:
-  """Of a question's sentences the best is its answer, of equals the first; a single one if its score is positive."""
+  """The best of a question's sentences (the first of equals) is its answer; a single one if its score is positive."""
   scores = outputs["multiple_choice_head"][:, 0]
   rows: dict[str, list[int]] = {}
   for number, example in enumerate(examples):

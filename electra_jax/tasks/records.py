@@ -1,4 +1,4 @@
-"""Records of a data set: the lines of TSV, CSV and JSON-lines files, or of TFDS; each record knows its place."""
+"""Records of a data set: lines of TSV, CSV and JSON-lines files or rows of TFDS, each with its place for errors."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from electra_jax.errors import UserError, named
 
 
 class Record(NamedTuple):
-  """The columns of one line under their names, and "file:line"."""
+  """The columns of one line by name, and "file:line"."""
 
   values: dict
   where: str
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[str, str] | None = None
                  ) -> list[Record]:
-  """All records of a file, as `tables.read` reads them; the arguments are its.
+  """All records of a file; takes the arguments of `tables.read`.
 
   Raises:
     UserError: there is no such file or record, or a record is broken; file and line are named.
@@ -42,20 +42,20 @@ def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[
   records = [Record(values, f"{path}:{number}")
              for number, values in tables.read(path, header, left_out=left_out)]
   if not records:
-    raise UserError("A data file has no example", got=f"{path}:1: nothing behind the header that can be used",
+    raise UserError("A data file has no example", got=f"{path}:1: no usable line below the header",
                     allowed="at least one example", fix="check the file; it may have been cut off")
   return records
 
 
 def check_exists(path: str) -> None:
-  """Raises a UserError where a data file is not there."""
+  """Raises a UserError if a data file is missing."""
   if not os.path.exists(path):
     raise UserError("A data file does not exist", got=path, allowed="a readable file",
                     fix="check --config.task.data_dir, train_path, dev_path and test_path")
 
 
 def read_tfds(name: str, split: str) -> list[Record]:
-  """The records of a TFDS split, texts as str and class labels by their names; a hidden label (-1) as None.
+  """The records of a TFDS split: texts as str, class labels by name, a hidden label (-1) as None.
 
   Args:
     name: for example "glue/rte".

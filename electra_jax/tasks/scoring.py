@@ -1,9 +1,8 @@
 """Scores of predictions: metrics of GLUE by scikit-learn and scipy, entities of tagging, medians over seeds.
 
-A prediction or score that is NaN makes its metric NaN; NaN is never the best of several and enters no median.
+A NaN prediction makes its metric NaN; NaN is never the best of several, and a median counts it as the worst.
 """
 
-import functools
 import math
 import re
 import statistics
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 TAG = re.compile(r"([A-Z])(?:[-_](.*))?")  # B-LOC, B_LOC, or B alone
-SCHEMES = (  # prefix -> what it is in BIOES; IOB1 has the prefixes of BIO
+SCHEMES = (  # prefix -> its counterpart in BIOES; IOB1 has the prefixes of BIO
   dict(B="B", I="I", E="E", S="S"),  # BIO, BIOES
   dict(B="B", I="I", L="E", U="S"),  # BILOU
   dict(B="B", M="I", E="E", S="S"),  # BMES
@@ -25,31 +24,31 @@ def accuracy(predictions: Sequence, labels: Sequence) -> float:
   return float(np.mean([p == q for p, q in zip(predictions, labels, strict=True)]))
 
 
-def f1(predictions: Sequence, labels: Sequence, names: Sequence[str] = ("0", "1")) -> float:
-  """Where the labels are "0" and "1", of "1" (MRPC, QQP; 0 where it is never predicted); else the mean over the labels.
+def f1(predictions: Sequence, labels: Sequence, names: Collection[str] = ()) -> float:
+  """F1 of "1" where the labels are "0" and "1" (MRPC, QQP; 0 if "1" is never predicted); else the mean over the labels.
 
-  A label that neither occurs nor is predicted has none and is left out of the mean.
+  A label that neither occurs nor is predicted has no F1 and is left out of the mean.
 
   Args:
-    predictions: labels, or where several may be true together tuples of them; `labels` likewise.
-    names: all labels of the data set.
+    predictions: labels, or tuples of them where several may be true at once; `labels` likewise.
+    names: all labels of the data set; by default "0" and "1".
   """
   from sklearn import metrics
   if isinstance(labels[0], tuple):
     return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="macro",
                                   zero_division=np.nan))
-  if set(names) != {"0", "1"}:
+  if names and set(names) != {"0", "1"}:
     return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
   return float(metrics.f1_score(labels, predictions, pos_label="1", labels=["0", "1"], zero_division=0.0))
 
 
-def micro_f1(predictions: Sequence[tuple], labels: Sequence[tuple], names: Sequence[str]) -> float:
-  """Of all pairs of an example and a label together; 0 where none is right."""
+def micro_f1(predictions: Sequence[tuple], labels: Sequence[tuple], names: Collection[str]) -> float:
+  """F1 over all pairs of an example and a label; 0 where none is right."""
   from sklearn import metrics
   return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="micro", zero_division=0.0))
 
 
-def _indicators(*rows: Sequence[tuple], names: Sequence[str]) -> list[np.ndarray]:
+def _indicators(*rows: Sequence[tuple], names: Collection[str]) -> list[np.ndarray]:
   return [np.array([[name in labels for name in names] for labels in side], int) for side in rows]
 
 
@@ -60,7 +59,7 @@ def matthews(predictions: Sequence[str], labels: Sequence[str]) -> float:
 
 
 def pearson(predictions: Sequence[float], labels: Sequence[float]) -> float:
-  """Linear correlation; 0 for constant predictions, which know nothing (it is undefined there)."""
+  """Linear correlation; 0 for constant predictions, for which it is undefined."""
   from scipy import stats
   return _correlation(stats.pearsonr, predictions, labels)
 
@@ -79,13 +78,12 @@ def _correlation(function: Callable, predictions, labels) -> float:
 
 def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]],
               tags: Collection[str] = ()) -> float:
-  """F1 over entities, micro-averaged: one counts if its type, first and last word are right; 0 without any.
+  """F1 over entities, micro-averaged: one is right if its type, first and last word are; 0 without any.
 
-  The numbers of CoNLL 2000's script and of seqeval, which needs a build of its own to install; BILOU and BMES count as
-  the same entities in BIOES do.
+  Gives the numbers of CoNLL 2000's script and of seqeval; BILOU and BMES count like the same entities in BIOES.
 
   Args:
-    tags: all tags of the data set, by which the scheme is recognised; by default those that occur here.
+    tags: all tags of the data set, which identify the scheme; by default those that occur here.
   """
   tags = tags or {tag for rows in (predictions, labels) for row in rows for tag in row}
   ours, theirs = ({(number, *entity) for number, row in enumerate(rows) for entity in entities(row, tags)}
@@ -94,12 +92,12 @@ def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[st
 
 
 def entities(tags: Sequence[str], all_tags: Collection[str] = ()) -> list[tuple[str, int, int]]:
-  """(type, first word, last word) of what the tags of a sentence spell; a tag without a prefix counts as inside.
+  """(type, first word, last word) of each entity that a sentence's tags spell; a tag without a prefix counts as inside.
 
-  Lenient as CoNLL's script: I- and E- begin an entity where none of their type is open.
+  Lenient, like CoNLL's script: I- and E- begin an entity where none of their type is open.
 
   Args:
-    all_tags: of the data set, by which the scheme is recognised; by default those of the sentence.
+    all_tags: those of the data set, which identify the scheme; by default those of the sentence.
 
   >>> entities(["B-LOC", "I-LOC", "O", "I-PER", "B-PER"])
   [('LOC', 0, 1), ('PER', 3, 3), ('PER', 4, 4)]
@@ -125,9 +123,9 @@ def entities(tags: Sequence[str], all_tags: Collection[str] = ()) -> list[tuple[
 
 
 def scheme_of(tags: Collection[str]) -> dict[str, str]:
-  """Prefix -> what it is in BIOES, of the first row of SCHEMES that has all prefixes of the tags.
+  """Prefix -> its counterpart in BIOES, from the first row of SCHEMES that has all prefixes of the tags.
 
-  Where a tag has another prefix, or none, the tags are no such scheme: B, I, E and S mean what they usually do.
+  If no row does, or a tag has no prefix, B, I, E and S mean what they usually do.
 
   >>> scheme_of(["O", "B-LOC", "L-LOC"])["L"], scheme_of(["NOUN", "U-TURN"]).get("U")
   ('E', None)
@@ -145,13 +143,14 @@ METRICS: dict[str, Callable[..., float]] = {
   "accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews, "pearson": pearson, "spearman": spearman,
   "entity_f1": entity_f1, "tag_accuracy": tag_accuracy,
 }
+WITH_NAMES = ("f1", "micro_f1", "entity_f1")  # also take all labels or tags of the data set
 
 
 def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: Collection[str] = ()
           ) -> dict[str, float]:
-  """The named rows of METRICS; NaN for all of them where there is nothing to score or a prediction is None or NaN.
+  """The named rows of METRICS; all NaN where there is nothing to score or a prediction is None or NaN.
 
-  `tags` are all labels or tags of the data set, which the F1s ask for.
+  `tags` are all labels or tags of the data set, for the metrics of WITH_NAMES.
 
   >>> score(["accuracy", "f1", "matthews"], ["0", "0"], ["0", "1"])
   {'accuracy': 0.5, 'f1': 0.0, 'matthews': 0.0}
@@ -160,15 +159,14 @@ def score(names: Sequence[str], predictions: Sequence, labels: Sequence, tags: C
   """
   broken = not len(predictions) or any(
     answer is None or (isinstance(answer, float) and not math.isfinite(answer)) for answer in predictions)
-  metrics = METRICS | {"entity_f1": functools.partial(entity_f1, tags=tags)} | {
-    name: functools.partial(METRICS[name], names=tags or ("0", "1")) for name in ("f1", "micro_f1")}
-  return {name: math.nan if broken else metrics[name](predictions, labels) for name in names}
+  return {name: math.nan if broken else METRICS[name](predictions, labels, *[tags] * (name in WITH_NAMES))
+          for name in names}
 
 
 def summarise(values: Sequence[float]) -> dict[str, float]:
-  """Median, and of the finite values min, max, (sample) standard deviation and number, and how many were not finite.
+  """Median; min, max, sample standard deviation and number of the finite values; how many were not finite.
 
-  A run that failed counts as the worst in the median: leaving it out would make a recipe look better that often fails.
+  A run that failed counts as the worst in the median: leaving it out would flatter a recipe that often fails.
 
   >>> summarise([0.5, float("nan"), 0.75, 1.0])
   {'median': 0.625, 'min': 0.5, 'max': 1.0, 'sd': 0.25, 'num_runs': 3, 'num_failed': 1}
@@ -183,7 +181,7 @@ def summarise(values: Sequence[float]) -> dict[str, float]:
 
 
 def best(values: Sequence[float]) -> int | None:
-  """Index of the highest finite value, the first of equals; None without any.
+  """Index of the highest finite value, the first of equals; None if there is none.
 
   >>> best([float("nan"), 0.2, 0.7, 0.7]), best([float("nan")])
   (2, None)
@@ -215,7 +213,7 @@ def leaderboard_score(scores: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def percent(value: float) -> str:
-  """One digit behind the point; a dash for NaN.
+  """One decimal; a dash for NaN.
 
   >>> percent(0.876), percent(float("nan"))
   ('87.6', '-')

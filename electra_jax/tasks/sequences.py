@@ -1,4 +1,4 @@
-"""Sentences and pairs, classified, rated or tagged: what GLUE and a user's own data have in common."""
+"""Sentences and pairs, classified, rated or tagged: the part that GLUE and a user's own data share."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from electra_jax.tasks import features, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 from electra_jax.tasks.records import Record
 
-MISSING = ("", "nan", "<na>")  # what a missing label is written as, once it has gone through NumPy or pandas
+MISSING = ("", "nan", "<na>")  # how a missing label is written after a pass through NumPy or pandas
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -23,11 +23,11 @@ def make(name: str, config_task: ConfigDict, *, labels: Sequence[str], metrics: 
          test_splits: Sequence[str], read: Callable[[str], list[Example]], head: str = "",
          submission: Callable | None = None, files: Callable | None = None,
          weights: Mapping[str, float] | None = None) -> Task:
-  """A task with a label (without `labels` a number) for one or two texts, several labels, or a tag for each word.
+  """A task with a label, several labels or (without `labels`) a number for one or two texts, or a tag for each word.
 
   Args:
-    head: multi_label | tagging; "": of one label, or of a number.
-    weights: what an example counts in the loss, by its label; None: all alike.
+    head: multi_label | tagging; "": classification, or regression without `labels`.
+    weights: an example's weight in the loss, by its label; None: all alike.
   """
   head = head or ("classification" if labels else "regression")
   numbers = {label: number for number, label in enumerate(labels)}
@@ -66,14 +66,14 @@ def decode(outputs: Outputs, labels: Sequence[str]) -> list:
 
 
 def decode_multi(outputs: Outputs, labels: Sequence[str]) -> list[tuple[str, ...] | None]:
-  """The labels that are likelier true than not; None where the outputs are NaN."""
+  """The labels that are more likely true than not; None where the outputs are NaN."""
   return [tuple(label for label, logit in zip(labels, row, strict=True) if logit > 0)
           if np.isfinite(row).all() else None for row in outputs["classification_head"]]
 
 
 def decode_tags(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
                 labels: Sequence[str]) -> list[tuple[str, ...] | None]:
-  """A tag for every word; words that were cut off count as "O", or as the first label where there is no "O"."""
+  """A tag for every word; words that were cut off get "O", or the first label if there is no "O"."""
   missing = "O" if "O" in labels else labels[0]
   answers = []
   for logits, feature, example in zip(outputs["tagging_head"], features_, examples, strict=True):
@@ -85,7 +85,7 @@ def decode_tags(outputs: Outputs, features_: Sequence[Feature], examples: Sequen
 
 
 def swap_pairs(examples: list[Example]) -> list[Example]:
-  """Each pair in both orders: paraphrase and similarity are symmetric (MRPC, STS-B); single texts stay as they are."""
+  """Each pair in both orders: paraphrase and similarity are symmetric (MRPC, STS-B); single texts stay single."""
   return [*examples, *(example._replace(texts=example.texts[::-1]) for example in examples if len(example.texts) == 2)]
 
 
@@ -93,7 +93,7 @@ def text_of(record: Record, column: str) -> str:
   """The text in a column.
 
   Raises:
-    UserError: the column is missing or no text; file and line are named.
+    UserError: the column is missing or not text; file and line are named.
   """
   value = record.get(column)
   if not isinstance(value, str):
@@ -103,7 +103,7 @@ def text_of(record: Record, column: str) -> str:
 
 
 def parse_label(value: object, labels: Sequence[str], where: str) -> str | float:
-  """A label's name as in `labels`, or without these a finite number.
+  """A label's name as in `labels`, or a finite number if there are none.
 
   Raises:
     UserError: the label is missing, unknown or not a number; file and line are named.
@@ -121,7 +121,7 @@ def label_name(value: object, where: str) -> str:
   """JSON's 1 and true become "1" and "true".
 
   Raises:
-    UserError: the label is missing, no scalar, or begins or ends with something that cannot be seen.
+    UserError: the label is missing, no scalar, or begins or ends with a blank or an invisible character.
 
   >>> label_name(1, "a.jsonl:1"), label_name(True, "a.jsonl:2"), label_name("yes", "a.jsonl:3")
   ('1', 'true', 'yes')
@@ -142,10 +142,10 @@ def label_name(value: object, where: str) -> str:
 
 
 def parse_score(value: Any, where: str) -> float:
-  """A finite number, as JSON has it or written with digits and a decimal point.
+  """A finite number, a JSON one or written with digits and a decimal point.
 
   Raises:
-    UserError: it is none; file and line are named.
+    UserError: it is not; file and line are named.
   """
   is_number = NUMBER.fullmatch(value.strip()) if isinstance(value, str) else type(value) in (int, float)
   try:

@@ -1,7 +1,7 @@
 """SQuAD 1.1 and 2.0: windows over a context, answers as exact slices of it, and "there is no answer".
 
-RoBERTa section 5.2: of v2.0 a classifier on [CLS] says whether a question has an answer, trained jointly by summing its
-loss and the spans'. Of v1.1 that head stands idle. Start and end are predicted independently (BERT, RoBERTa) or the end
+RoBERTa section 5.2: in v2.0 a classifier on [CLS] says whether a question has an answer, trained jointly by summing its
+loss and the spans'. In v1.1 that head is idle. Start and end are predicted independently (BERT, RoBERTa), or the end
 from the start (ELECTRA): `task.span_head`.
 """
 
@@ -26,46 +26,46 @@ from electra_jax.tasks.records import check_exists
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head
-METRICS = {  # of `score`; the first one decides between runs
+METRICS = {  # of `score`; the first is the default
   "v1.1": ("f1", "exact"),
   "v2.0": ("best_f1", "best_exact", "f1", "exact", "has_answer_f1", "has_answer_exact", "no_answer_accuracy")}
 SHORTEST_CONTEXT = 16  # tokens that a question must leave for its context
 NUM_QUESTIONS = {"squad_v1.1": {"dev": 10570, "test": 9533}, "squad_v2.0": {"dev": 11873, "test": 8862}}
-# dev F1 in percent: RoBERTa Table 6; of v2.0 with the best threshold, as is usual.
+# Dev F1 in percent: RoBERTa Table 6; for v2.0 at the best threshold, as is usual.
 PAPER = {"RoBERTa-Large": {"squad_v1.1": 94.6, "squad_v2.0": 89.4},
          "BERT-Large": {"squad_v1.1": 90.9, "squad_v2.0": 81.8}}
 
 
 class Reference(NamedTuple):
-  """The right answers: of an unanswerable question none."""
+  """The right answers; none for an unanswerable question."""
 
   texts: tuple[str, ...]
   starts: tuple[int, ...]  # context[start:start + len(text)] == text
 
 
 class Candidate(NamedTuple):
-  """A span that the network finds likely; `text` is context[start:end]."""
+  """A likely span; `text` is context[start:end]."""
 
   text: str
   start: int
   end: int
-  start_logit: float  # of a joint span head log p(start) and log p(end | start)
+  start_logit: float  # for a joint span head the two are log p(start) and log p(end | start)
   end_logit: float
   probability: float  # among the candidates
 
 
 class Answer(NamedTuple):
-  """What the network says about a question."""
+  """The network's answer to a question."""
 
-  candidates: tuple[Candidate, ...]  # the best first, no text twice
-  null_odds: float  # logit of "no answer", the lowest of all windows; 0 in v1.1
+  candidates: tuple[Candidate, ...]  # the best first, each text once
+  null_odds: float  # logit of "no answer", the lowest over the windows; 0 in v1.1
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
   """`squad_v1.1` or `squad_v2.0`; `config_task` is the `task` branch of the config.
 
   Raises:
-    UserError: the test file, which is read after the training, is asked for and missing.
+    UserError: test predictions are asked for, and the test file is missing.
   """
   version = VERSIONS[name]
   encode = functools.lru_cache(maxsize=1)(encode_context)  # the questions about a context follow one another
@@ -85,11 +85,8 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   return Task(
     name=name, head=HEADS[config_task.span_head], label_names=(), num_labels=2, splits=("train", "dev"),
-    test_splits=("test",), metric=config_task.metric or METRICS[version][0], read=read_split,
-    featurize=featurize,
-    decode=decode,
-    score=lambda answers, examples: score(version, answers, examples),
-    files=lambda splits: answer_files(version, splits))
+    test_splits=("test",), metric=config_task.metric or METRICS[version][0], read=read_split, featurize=featurize,
+    decode=decode, score=functools.partial(score, version), files=functools.partial(answer_files, version))
 
 
 # ---- files ----
@@ -104,10 +101,10 @@ def _path(config_task: ConfigDict, split: str, version: str) -> str:
 
 
 def read(path: str, split: str) -> list[Example]:
-  """The questions of an official JSON file, which may be packed: texts (question, context), label a `Reference`.
+  """The questions of an official JSON file, possibly compressed: texts (question, context), label a `Reference`.
 
   Raises:
-    UserError: no such file, no SQuAD JSON, a question id twice, or (train) an answer that is not where it should be.
+    UserError: the file is missing, is no SQuAD JSON, has a question id twice or (train) a misplaced answer.
   """
   check_exists(path)
   try:
@@ -128,14 +125,14 @@ def read(path: str, split: str) -> list[Example]:
   seen = set()
   for example in examples:
     if example.example_id in seen:
-      raise UserError("A question id occurs twice", got=example.where, allowed="each id once: answers are filed by it",
+      raise UserError("A question id occurs twice", got=example.where, allowed="each id once: answers go by it",
                       fix="correct the file")
     seen.add(example.example_id)
   return examples
 
 
 def check_answerable(examples: Sequence[Example]) -> None:
-  """Raises a UserError where a question has no answer, which SQuAD 1.1 has no score for."""
+  """Raises a UserError if a question has no answer: SQuAD 1.1 defines no score for it."""
   unanswerable = [example.where for example in examples if example.label and not example.label.texts]
   if unanswerable:
     raise UserError("SQuAD 1.1 has no questions without an answer", got=f"{len(unanswerable):,} of {len(examples):,}, "
@@ -171,7 +168,7 @@ def _check_fields(row: Mapping[str, Any], types: Mapping[str, tuple[type, ...]],
   for name, allowed in types.items():
     value = row.get(name)
     if type(value) not in allowed:
-      raise UserError(f"The field {name!r} of a question is of another type", got=f"{where}: {name} is "
+      raise UserError(f"The field {name!r} of a question has the wrong type", got=f"{where}: {name} is "
                       f"{shorten(json.dumps(value), 80) if name in row else 'missing'}",
                       allowed=" or ".join(kind.__name__ for kind in allowed), fix="correct the file")
 
@@ -180,19 +177,19 @@ def _check_fields(row: Mapping[str, Any], types: Mapping[str, tuple[type, ...]],
 
 
 def windows(example: Example, ids: Sequence[int], offsets: np.ndarray, tokenizer: Tokenizer, max_length: int, *,
-            stride: int,
-            max_question: int, with_null: bool, is_joint: bool = False) -> list[Feature]:
-  """[CLS] question [SEP] stretch of the context [SEP]; every token of the context is in one, most are in several.
+            stride: int, max_question: int, with_null: bool, is_joint: bool = False) -> list[Feature]:
+  """[CLS] question [SEP] stretch of the context [SEP]; every token of the context is in a window, most are in several.
 
   `start` and `end` are the tokens of the first reference answer, both 0 ([CLS]) in a window that does not hold all of
-  it; of v2.0 `is_impossible` says so too (as XLNet's code does).
+  it; in v2.0 `is_impossible` says so too (as in XLNet's code).
 
   Differs from the released ELECTRA code, in which `is_impossible` is the question's and not the window's.
 
   Args:
-    ids: of the whole context, with their `offsets` [tokens, 2]: characters of the original text.
-    stride: tokens between the starts of windows; where the question leaves less room, windows touch.
-    is_joint: whether the network searches for spans, which must know where they may be.
+    ids: of the whole context; `offsets` [tokens, 2] are their characters in the original text.
+    stride: tokens between the starts of windows; if the question leaves less room than that, windows touch.
+    with_null: whether features carry `is_impossible` (v2.0).
+    is_joint: whether the network itself searches for spans, and so must know where they may be.
 
   Raises:
     UserError: the question leaves no room for the context.
@@ -233,9 +230,9 @@ def encode_context(tokenizer: Tokenizer, context: str) -> tuple[list[int], np.nd
 
 
 def whole_characters(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
-  """Offsets [tokens, 2] that end behind the combining marks of their last character.
+  """Offsets [tokens, 2] that end after the combining marks of their last character.
 
-  A vocabulary that strips accents leaves a mark at a word's end out; an answer may not lose it.
+  A vocabulary that strips accents leaves out a mark at a word's end, but an answer must keep it.
 
   >>> whole_characters("cafe\u0301 x", [(0, 4), (6, 7)]).tolist()
   [[0, 5], [6, 7]]
@@ -248,7 +245,7 @@ def whole_characters(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarra
 
 
 def token_span(offsets: np.ndarray, reference: Reference | None) -> tuple[int | None, int | None]:
-  """First and last token that share a character with the first reference answer; None without such.
+  """First and last token that share a character with the first reference answer; None if there are none.
 
   >>> token_span(np.array([[0, 2], [4, 6], [6, 7]]), Reference(("d.",), (5,)))
   (1, 2)
@@ -263,16 +260,16 @@ def token_span(offsets: np.ndarray, reference: Reference | None) -> tuple[int | 
 
 
 def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | None]:
-  """For each window which of its tokens begin answers there: those that see more context there than in any other.
+  """For each window, which of its tokens may begin answers there: those that see most context in this window.
 
-  BERT's rule: the smaller of the contexts to the left and right counts, and of equals the earlier window. None: all.
+  BERT's rule: the smaller of the contexts to the left and right counts; of equals, the earlier window. None: all.
 
   >>> [owned.astype(int).tolist() for owned in owners([0, 2], 4, 6)]
   [[1, 1, 1, 0], [0, 1, 1, 1]]
   """
   if len(starts) == 1:
     return [None]
-  best, most = np.zeros(count, int), np.full(count, -1.0)  # for each token its window, and the context that it sees
+  best, most = np.zeros(count, int), np.full(count, -1.0)  # of each token: its window, and the context it sees there
   for number, start in enumerate(starts):
     places = np.arange(min(room, count - start))
     context = np.minimum(places, places[::-1]) + 0.01 * len(places)
@@ -290,7 +287,7 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
   """The likeliest spans of each question over all its windows; None where the outputs are NaN.
 
   Args:
-    max_answer: longest answer in tokens.
+    max_answer: tokens of the longest answer.
   """
   spans: list[list] = [[] for _ in examples]
   odds = [[] for _ in examples]
@@ -304,7 +301,7 @@ def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Ex
 
 
 def best_spans(logits: np.ndarray, feature: Feature, max_answer: int) -> list[tuple[float, float, int, int]]:
-  """(start logit, end logit, first character, last character + 1), the likeliest first; NaN logits are kept as such.
+  """(start logit, end logit, first character, last character + 1), the likeliest first; one of NaN for NaN logits.
 
   Args:
     logits: [length, 2] of a window.
@@ -339,7 +336,7 @@ def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], conte
 
 
 def best_text(answer: Answer) -> str:
-  """The likeliest span; "" where no span is short enough."""
+  """The likeliest span; "" if no span is short enough."""
   return answer.candidates[0].text if answer.candidates else ""
 
 
@@ -354,15 +351,15 @@ def score(version: str, answers: Sequence[Answer | None], examples: Sequence[Exa
 
 def answer_files(version: str, splits: Mapping[str, tuple[Sequence[Answer | None], Sequence[Example]]]
                  ) -> dict[str, str]:
-  """{file name: JSON} of each split: predictions as the official scripts read them, n-best and null odds.
+  """{file name: JSON} of each split: predictions as the official scripts read them, n-best lists and null odds.
 
-  Of v2.0 a question is left unanswered ("") above the threshold with the best F1 on dev; it is written too.
+  In v2.0 a question is left unanswered ("") above the threshold with the best F1 on dev, which is written as well.
   """
   files, threshold = {}, np.inf
   answered = {split: ([answer for answer in answers if answer is not None], examples)
               for split, (answers, examples) in splits.items()}
   if any(len(answers) < len(examples) for answers, examples in answered.values()):
-    return {}  # a failed run has nothing to say
+    return {}  # a failed run
   if version == "v2.0":
     answers, examples = answered["dev"]
     texts, golds = [best_text(answer) for answer in answers], [example.label.texts for example in examples]

@@ -1,6 +1,6 @@
-"""Scores of answers: SQuAD's official exact match and F1, of v1.1 and of v2.0 with its threshold for "no answer".
+"""Scores of answers: SQuAD's official exact match and F1 of v1.1, and of v2.0 with its threshold for "no answer".
 
-All shares are in [0, 1]; the official scripts print percent.
+All scores are in [0, 1]; the official scripts print percent.
 """
 
 import collections
@@ -15,14 +15,14 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Threshold(NamedTuple):
-  """Above which odds of "no answer" nothing is answered, and the share that this gives."""
+  """The odds of "no answer" above which a question stays unanswered, and the score that this gives."""
 
   value: float
   score: float
 
 
 def normalise(text: str) -> str:
-  """Lowercase, without ASCII punctuation and English articles, single blanks: what both official scripts compare.
+  """Lowercase, single blanks, no ASCII punctuation or English articles: what both official scripts compare.
 
   >>> normalise("The  U.S.\\tArmy, a (small) one")
   'us army small one'
@@ -31,12 +31,12 @@ def normalise(text: str) -> str:
 
 
 def exact(answer: str, gold: str) -> float:
-  """1 if both are the same once normalised."""
+  """1 if both are equal once normalised."""
   return float(normalise(answer) == normalise(gold))
 
 
 def f1_v1(answer: str, gold: str) -> float:
-  """Harmonic mean of precision and recall of the words; 0 without a common one.
+  """Harmonic mean of the words' precision and recall; 0 if they share none.
 
   >>> f1_v1("the big cat", "a cat"), f1_v1("", "")
   (0.6666666666666666, 0.0)
@@ -47,7 +47,7 @@ def f1_v1(answer: str, gold: str) -> float:
 
 
 def f1_v2(answer: str, gold: str) -> float:
-  """As `f1_v1`; where one of them has no word, 1 if neither has.
+  """As `f1_v1`, but if one of them has no word, 1 if neither has.
 
   >>> f1_v2("", "the"), f1_v2("", "cat")
   (1.0, 0.0)
@@ -58,12 +58,12 @@ def f1_v2(answer: str, gold: str) -> float:
 
 
 def best_of(metric: Callable[[str, str], float], answer: str, golds: Sequence[str]) -> float:
-  """The metric of the reference answer that suits best."""
+  """The metric for the reference answer that fits best."""
   return max(metric(answer, gold) for gold in golds)
 
 
 def score_v1(answers: Sequence[str | None], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-  """`f1` and `exact` of SQuAD 1.1; NaN where an answer is None (the network gave NaN) or there is none."""
+  """`f1` and `exact` of SQuAD 1.1; NaN if an answer is None (the network gave NaN) or there are none."""
   texts = [answer for answer in answers if answer is not None]
   if not texts or len(texts) < len(answers):
     return {"f1": math.nan, "exact": math.nan}
@@ -73,10 +73,10 @@ def score_v1(answers: Sequence[str | None], golds: Sequence[Sequence[str]]) -> d
 
 def score_v2(answers: Sequence[str | None], null_odds: Sequence[float], golds: Sequence[Sequence[str]],
              threshold: float = 0.0) -> dict[str, float]:
-  """The official numbers of SQuAD 2.0; `golds` of an unanswerable question is empty.
+  """The official metrics of SQuAD 2.0; an unanswerable question has no `golds`.
 
   A question stays unanswered where its `null_odds` exceed the threshold. `best_*` are those of the best threshold.
-  NaN where an answer is None or there is none, and of a kind of questions that does not occur.
+  NaN if an answer is None or there are none, and for a kind of question that does not occur.
   """
   names = ("f1", "exact", "has_answer_f1", "has_answer_exact", "no_answer_accuracy", "best_f1", "best_exact")
   texts = [answer for answer in answers if answer is not None]
@@ -96,17 +96,17 @@ def score_v2(answers: Sequence[str | None], null_odds: Sequence[float], golds: S
 
 def raw_scores(metric: Callable[[str, str], float], answers: Sequence[str],
                golds: Sequence[Sequence[str]]) -> list[float]:
-  """The metric of each answer before any threshold; references without a word do not count, as in the script."""
+  """Each answer's metric before any threshold; references without a word do not count, as in the script."""
   return [best_of(metric, answer, [text for text in gold if normalise(text)] or [""])
           for answer, gold in zip(answers, golds, strict=True)]
 
 
 def best_threshold(raw: Sequence[float], answers: Sequence[str], null_odds: Sequence[float],
                    golds: Sequence[Sequence[str]]) -> Threshold:
-  """The threshold with the best mean, found as the official script does: answers are let in by rising odds.
+  """The threshold with the best mean, found as in the official script: answers are admitted by rising odds.
 
   Differs from the script where odds are equal: it may draw the line between two of them, which no threshold can.
-  Where it is best to answer nothing, the value is below all odds.
+  If it is best to answer nothing, the value is below all odds.
   """
   current = best = float(sum(not gold for gold in golds))
   value, order = min(null_odds) - 1, sorted(range(len(raw)), key=lambda i: null_odds[i])

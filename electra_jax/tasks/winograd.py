@@ -1,4 +1,4 @@
-"""Winograd schemas (SuperGLUE's WSC, WNLI's source) under the masked LM: which phrase is likeliest for the pronoun.
+"""Winograd schemas (SuperGLUE's WSC, WNLI's source): the masked LM says which phrase is likeliest for the pronoun.
 
 RoBERTa section 5.1: "the reformatted WNLI data from SuperGLUE, which indicates the span of the query pronoun and
 referent", with the margin ranking loss of Kocijan et al. (2019), `losses.phrase`.
@@ -20,19 +20,19 @@ from electra_jax.tasks.records import Record, read_records, read_tfds
 
 LABELS = ("false", "true")
 FILES = {"train": "train", "dev": "val", "test": "test"}  # split -> SuperGLUE's file
-SLOTS = 32  # tokens of a phrase that are predicted; the longest of WNLI's has fewer
+SLOTS = 32  # tokens of a phrase that are predicted at most; WNLI's have fewer
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
   """SuperGLUE's WSC, for encoders with a masked LM: DATA_DIR/WSC/{train,val,test}.jsonl, or tfds:super_glue.
 
-  A phrase's score is the mean of the log-probabilities of its tokens, all of which are masked, in the pronoun's place.
-  Only positive training examples are used, each with every other noun phrase of its sentence. Elsewhere a phrase is
-  what the pronoun means if no other noun phrase scores as high. spaCy finds these.
+  A phrase's score is the mean log-probability of its tokens in the pronoun's place, all of them masked. Only positive
+  training examples are used, each with every other noun phrase of its sentence. On dev and test a phrase is what the
+  pronoun means if no other noun phrase scores as high. spaCy finds the noun phrases.
 
-  Differs from fairseq, where a phrase without others is always right: here it is not, as most phrases are not.
+  Differs from fairseq, where a phrase without others is always right: here it is wrong, as most phrases are.
 
-  Reading and featurising raise a UserError where spaCy is not installed.
+  Reading and featurising raise a UserError if spaCy is not installed.
   """
   finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
 
@@ -43,7 +43,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     before, _, after, *phrases = example.texts
-    number = len(phrases)  # 2 to train on, or 1 to be judged, with its rivals in further features
+    number = len(phrases)  # 2 to train on, or 1 to judge, with its rivals as further features
     phrases += others(example, finder()) if number == 1 else []
     return features.as_choices([masked(tokenizer, before, phrase, after, max_length) for phrase in phrases], number)
 
@@ -66,7 +66,7 @@ def read_wsc(split: str, data_dir: str) -> list[Example]:
   Raises:
     UserError: a file, field or label is missing or wrong, or the pronoun is not in the text; file and line are named.
   """
-  if data_dir.startswith("tfds:"):  # "fixed": of the first files a few spans are not in the text
+  if data_dir.startswith("tfds:"):  # "fixed": in the first files a few spans are not in the text
     records = read_tfds(f"{data_dir[5:]}/wsc.fixed", {"dev": "validation"}.get(split, split))
   else:
     records = read_records(f"{data_dir}/WSC/{FILES[split]}.jsonl")
@@ -75,7 +75,7 @@ def read_wsc(split: str, data_dir: str) -> list[Example]:
 
 def _example(record: Record, labelled: bool) -> Example:
   target = record.values.get("target")
-  spans = Record(target if isinstance(target, Mapping) else record.values, record.where)  # of TFDS they are columns
+  spans = Record(target if isinstance(target, Mapping) else record.values, record.where)  # in TFDS they are columns
   text, pronoun = sequences.text_of(record, "text"), sequences.text_of(spans, "span2_text")
   start, end = find_pronoun(text, pronoun, spans.get("span2_index"), record.where)
   label = sequences.parse_label(str(record.get("label")).lower(), LABELS, record.where) if labelled else None
@@ -84,7 +84,7 @@ def _example(record: Record, labelled: bool) -> Example:
 
 
 def find_pronoun(text: str, pronoun: str, number: int, where: str) -> tuple[int, int]:
-  """(start, end) of the pronoun at the word of that number, counted from 0 between blanks, or the nearest to it.
+  """(start, end) of the pronoun nearest to the word of that number; words are split at blanks and counted from 0.
 
   Raises:
     UserError: the pronoun is not in the text.
@@ -101,7 +101,7 @@ def find_pronoun(text: str, pronoun: str, number: int, where: str) -> tuple[int,
 
 
 def masked(tokenizer: Tokenizer, before: str, phrase: str, after: str, max_length: int) -> Feature:
-  """A sentence with [MASK] for each token of the phrase; one that is too long loses its end, then its beginning.
+  """A sentence with [MASK] for each token of the phrase; if it is too long, it loses its end, then its beginning.
 
   `masked_positions` and `masked_ids` are padded to SLOTS, with 0 and -1; a longer phrase is cut.
   """

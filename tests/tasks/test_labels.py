@@ -201,8 +201,8 @@ def test_the_dev_part_has_each_labels_share_and_no_label_that_occurs_once(tmp_pa
   assert labels.introduce(task, {split: task.read(split) for split in task.splits}) == [
     "labels of train: neg 27, once 1, pos 54", "labels of dev: neg 3, once 0, pos 6",
     "Only 9 dev examples: one of them is 11.1 points, so the scores say little. Label more, or name more with "
-    "task.dev_path.", "Labels that occur once in train, too seldom to be learnt: once.",
-    "Labels that no dev example has, so that no score shows them: once."]
+    "task.dev_path.", "Labels that occur once in train, too rarely to be learnt: once.",
+    "Labels that no dev example has, so that no score covers them: once."]
 
 
 def test_no_label_goes_to_the_dev_part_whole():
