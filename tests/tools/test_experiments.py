@@ -386,7 +386,7 @@ def with_steps(config, num_steps):
 
 def test_one_line_for_each_difference(tmp_path):
   found = []
-  scores_of = {"small-vs-bert": (0.8, 0.7), "roberta-formats": (0.7, 0.7, 0.5, 0.9), "two-stage": (0.7,)}
+  scores_of = {"small-vs-bert": (0.8, 0.7), "roberta-formats": (0.7, 0.5, 0.7, 0.9), "two-stage": (0.7,)}
   for name, scores in scores_of.items():
     for row, score in zip(plan(name, tmp_path / name), scores):
       finish(row, score, 3.0)
@@ -394,7 +394,7 @@ def test_one_line_for_each_difference(tmp_path):
   lines = pages.claims(found).splitlines()
   assert lines[2].startswith("| [small-vs-bert](small-vs-bert.md): ELECTRA-Small is ahead of BERT-Small")
   assert "| BERT-Small − ELECTRA-Small, GLUE | -4.3 | -10.0 ± 1.4 |" in lines[2] and lines[2].endswith("| confirmed |")
-  expected = [("+0.0", "within noise"), ("-20.0", "budget too small"), ("+20.0", "confirmed")]
+  expected = [("-20.0", "confirmed"), ("+0.0", "within noise"), ("+20.0", "budget too small")]
   for line, (ours, word) in zip(lines[3:6], expected):
     assert f"| {ours} ± 1.4 |" in line and line.endswith(f"| {word} |")
   assert lines[6].startswith("| [two-stage](two-stage.md): ") and lines[6].endswith("| one model only |")
@@ -580,7 +580,12 @@ def test_verdicts_count_the_chance_of_pretraining():
   (alone,), (counted,) = report.compare(of, figures_of), report.compare(of, figures_of, chance)
   assert [pages.verdict(of, one) for one in (alone, counted)] == ["confirmed", "within noise"]
   assert pages.verdict(of, counted._replace(ours=6.0)) == "opposite"
-  assert pages.verdict(of._replace(too_small=True), counted._replace(ours=6.0)) == "budget too small"
+  assert pages.verdict(of._replace(too_small=("BERT",)), counted._replace(ours=6.0)) == "budget too small"
+  behind, = report.compare(of._replace(behind=("BERT",), models=tuple(model._replace(paper={}) for model in of.models)),
+                           figures_of)
+  assert (behind.in_paper(1), pages.verdict(of, behind)) == ("behind", "confirmed")
+  assert pages.verdict(of, behind._replace(ours=2.0)) == "opposite"
+  assert pages.verdict(of, behind._replace(is_behind=False)) == ""
   smaller = [dict(one, budget=1e15) for one in figures_of]
   assert list(pages.by_budget(of, [*figures_of, *smaller])) == [1e15, 8e15]
   assert smaller[1] in figures.merge([*figures_of, *smaller], [row("BERT", 59.0)])

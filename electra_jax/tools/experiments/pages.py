@@ -33,12 +33,14 @@ def chance_of_pretraining(rows: Sequence[Mapping], budget: float) -> dict[str, f
 
 
 def verdict(of: Table, difference: Difference) -> str:
-  """One word about a difference: confirmed, opposite, within noise, or budget too small (Table.too_small)."""
-  if of.too_small and difference.contradicts:
+  """One word about a difference: confirmed, opposite, within noise, or budget too small (Table.too_small); where the
+  paper names no sign, nothing.
+  """
+  if difference.model in of.too_small and not difference.is_noise:
     return "budget too small"
   if difference.is_noise or not difference.noise:
     return "within noise"
-  return "opposite" if difference.contradicts else "confirmed" if difference.paper is not None else "beyond noise"
+  return "opposite" if difference.contradicts else "confirmed" if difference.expected else ""
 
 
 def main_rows(of: Table, rows: Sequence[Mapping]) -> list[Mapping]:
@@ -87,7 +89,7 @@ def claims(rows: Sequence[Mapping]) -> str:
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
       for number, difference in enumerate(compared):
         lines.append(["" if number else link, f"{difference.model} − {difference.first}, {TITLES[difference.metric]}",
-                      "" if difference.paper is None else f"{difference.paper:+.1f}", difference.value(1), budget,
+                      difference.in_paper(1), difference.value(1), budget,
                       verdict(of, difference)])
       lines += [] if compared else [[link, "", "", "", budget, "one model only"]]
   lines += [[f"{of.name}: {of.says or of.source}", "", "", "", "", "not run"] for of in not_run]

@@ -61,6 +61,7 @@ class Difference(NamedTuple):
   ours: float
   noise: float  # of the two spreads, of means' standard errors; 0 where the metric is of one run
   paper: float | None
+  is_behind: bool = False  # as the paper says, which has no number (Table.behind)
   limit: float = 2.0  # so many times the noise may be chance
 
   @property
@@ -71,7 +72,16 @@ class Difference(NamedTuple):
   @property
   def contradicts(self) -> bool:
     """Whether the paper's has the other sign."""
-    return self.paper is not None and not self.is_noise and self.ours * self.paper < 0
+    return not self.is_noise and self.ours * self.expected < 0
+
+  @property
+  def expected(self) -> float:
+    """The paper's, or -1 where it names a sign alone; 0 where it names none."""
+    return -1.0 if self.is_behind else self.paper or 0.0
+
+  def in_paper(self, digits: int) -> str:
+    """The paper's number, or its sign; "" without."""
+    return "behind" if self.is_behind else "" if self.paper is None else f"{self.paper:+.{digits}f}"
 
   def value(self, digits: int) -> str:
     """Ours, with its noise."""
@@ -96,7 +106,8 @@ def compare(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | No
       ours, other = model.paper.get(metric), first.paper.get(metric)
       compared.append(Difference(model.name, first.name, metric, a["value"] - b["value"],
                               math.hypot(_standard_error(a, chance or {}), _standard_error(b, chance or {})),
-                              None if ours is None or other is None else ours - other, _limit(a, b)))
+                              None if ours is None or other is None else ours - other, model.name in of.behind,
+                              _limit(a, b)))
   return compared
 
 
@@ -105,8 +116,8 @@ def differences(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] 
   lines = []
   for difference in compare(of, rows, chance):
     text = f"{difference.value(2)} here"
-    if difference.paper is not None:
-      text = f"{difference.paper:+.2f} in the paper, {text}"
+    if paper := difference.in_paper(2):
+      text = f"{paper} in the paper, {text}"
       if not difference.is_noise:
         text += ": the other sign" if difference.contradicts else ": the same sign"
     if difference.is_noise:

@@ -40,7 +40,8 @@ class Table(NamedTuple):
   flops: float | None = None  # of each model, where the command names none
   fine_tuning: tuple[str, ...] = ()  # KEY=VALUE or TASK:KEY=VALUE of the fine-tunings
   paper_flops: float | None = None  # of the paper's models
-  too_small: bool = False  # whether more budget has moved the differences here towards the paper's
+  behind: tuple[str, ...] = ()  # models that the paper calls worse than the first one without a number
+  too_small: tuple[str, ...] = ()  # models that have learnt too little here for a verdict
 
 
 class Budget(NamedTuple):
