@@ -1,8 +1,8 @@
 """Randomness of the data by hashing counters: no generator state, so nothing to save, replay or share.
 
 A random number is `mix` (the output function of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom
-number generators", 2014) of everything that it may depend on. It is therefore the same on every host, in every
-thread, for every batch composition, and after every restart.
+number generators", 2014) of everything it may depend on. It is therefore the same on every host, in every thread,
+whatever else is in the batch, and after every restart.
 """
 
 import enum
@@ -58,7 +58,7 @@ def fold(*counters: int | np.ndarray) -> UInt64[np.ndarray, "..."]:
 
 
 def derive(keys: UInt64[np.ndarray, "..."], purpose: Purpose) -> UInt64[np.ndarray, "..."]:
-  """The keys that belong to one purpose, from keys that say whom the numbers are for."""
+  """The keys of one purpose, from those of the rows that the numbers are drawn for."""
   return mix(keys + np.array([int(purpose)], np.uint64) * GOLDEN)
 
 

@@ -2,7 +2,7 @@
 
 Everything is a hash of (seed, epoch, example id, position): a mask depends on its example and epoch alone, never on
 the other rows of the batch, the host, or the number of restarts. Masks are new in each epoch ("dynamic", RoBERTa
-4.1) unless `num_static_masks` makes them repeat. What is chosen together is a token, a whole word, or a span of words.
+4.1) unless `num_static_masks` makes them repeat. The unit of choice is a token, a whole word, or a span of words.
 """
 
 import functools
@@ -20,13 +20,13 @@ from electra_jax.errors import UserError, named
 POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
 POSITION_MASK = np.uint64(0xFFFF)
 
-# Length of a span in words: geometric with p = 0.2, cut off at 10 and normalised, so 3.8 in the mean (SpanBERT, Joshi
-# et al. 2020, section 3.1).
+# Length of a span in words: geometric with p = 0.2, cut off at 10 and normalised; its mean is 3.8 (SpanBERT, Joshi et
+# al. 2020, section 3.1).
 SPAN_PROBABILITY, MAX_SPAN_WORDS = 0.2, 10
 _SPAN_SHARES = (1 - SPAN_PROBABILITY) ** np.arange(MAX_SPAN_WORDS)
 SPAN_CUMULATIVE = np.cumsum(_SPAN_SHARES)[:-1] / _SPAN_SHARES.sum()
 
-BLOCK_TOKENS = 32_768  # rows are worked on in blocks whose keys (8 bytes a token) stay in the second-level cache
+BLOCK_TOKENS = 32_768  # rows are processed in blocks whose keys (8 bytes a token) fit in the L2 cache
 
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
@@ -35,12 +35,12 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
                special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
                continues_word: np.ndarray | None = None,
                token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
-  """Chooses k = ceil(rate * n) of each row's n tokens (specials count in n) without replacement, and masks them.
+  """Chooses k = ceil(rate * n) of each row's n tokens (special ones included) without replacement, and masks them.
 
   Only ordinary tokens are chosen: never a special id, never padding. k is capped at the number of ordinary tokens and
   at `num_slots`. Of the chosen positions `mask_share` become [MASK], `random_share` a token drawn uniformly from the
-  ordinary ids (by chance possibly the original, as in BERT), the rest stay. A vocabulary without ordinary ids has
-  nothing to choose, so nothing is masked.
+  ordinary ids (possibly the original, as in BERT), the rest stay. Without ordinary ids in the vocabulary nothing is
+  masked.
 
   With `masking.unit` "word" or "span", whole words or spans of words are chosen in random order until k tokens are; k
   is exact, so the last of them may be cut. The tokens of a span share their fate ([MASK], random, kept); those of a
@@ -48,7 +48,7 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
 
   Args:
     masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks.
-    num_slots: predictions of a row; None = the k of a full one.
+    num_slots: predictions of a row; None = the k of a full row.
     special_ids: ids that are never masked and never drawn: `protected_ids`.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
     continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
@@ -86,13 +86,13 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
 
 def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots, is_ordinary, continues_word,
             token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of what is put there.
+  """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of [MASK], random or kept.
 
-  Differs from BERT's whole word masking, which passes over a word that would make more than k, and from SpanBERT's
-  code, which passes over a span that would overlap another one; here the rest of it is masked.
+  Differs from BERT's whole word masking, which skips a word that would exceed k, and from SpanBERT's code, which skips
+  a span that would overlap another; here as much of it as fits is masked.
 
-  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: two draws of one
-  position are one prediction fewer there.
+  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: where it draws one
+  twice, it makes one prediction fewer.
   """
   candidates = is_ordinary[input_ids]  # [rows, length]
   candidates &= np.arange(input_ids.shape[1]) < num_tokens[:, None]
@@ -121,9 +121,9 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
     candidates: bool [batch, length], the positions that may be chosen.
     targets: int [batch], how many positions are wanted; fewer are chosen where candidates or slots run out.
     predictions: slots per row.
-    starts: int [batch, length], where the word or span begins that each position belongs to: they are chosen as a
-      whole, the last one from its start. None = every position by itself.
-    odds: float [batch, length], positive; one draw takes a position in proportion to it. None = all alike.
+    starts: int [batch, length], where the word or span of each position begins; they are chosen whole, and only the
+      last may lose its end. None = every position by itself.
+    odds: float [batch, length], positive; a draw takes a position in proportion to it. None = all alike.
 
   >>> candidates = np.array([[0, 1, 1, 1], [0, 0, 1, 0]], bool)
   >>> positions, weights = choose_positions(counter_hash.fold(np.arange(2)), candidates, np.array([2, 2]), 3)
@@ -156,11 +156,11 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   return positions, weights
 
 
-@functools.lru_cache(maxsize=4)  # it is asked for each batch
+@functools.lru_cache(maxsize=4)  # asked for with each batch
 def protected_ids(tokenizer: Tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
   """`special_ids` of `mask_batch`: the tokenizer's (roles, unused and control entries) and the entries in `never_mask`.
 
-  For markers that a corpus has of its own, such as "<speaker>".
+  The latter are a corpus's own markers, such as "<speaker>".
 
   Raises:
     UserError: the vocabulary lacks one of them.
@@ -177,9 +177,9 @@ def protected_ids(tokenizer: Tokenizer, never_mask: tuple[str, ...]) -> tuple[in
 
 
 def token_odds(token_counts: Int64[np.ndarray, "vocab"], rarity_exponent: float) -> np.ndarray:
-  """Odds of each token to be masked, count ** -rarity_exponent: "our rarer tokens more frequently" (Appendix F).
+  """Odds that each token is masked, count ** -rarity_exponent: "our rarer tokens more frequently" (Appendix F).
 
-  The paper gives no formula. What never occurs counts as once.
+  The paper gives no formula. A token that never occurs counts once.
 
   >>> token_odds(np.array([0, 1, 4, 100]), rarity_exponent=0.5).tolist()
   [1.0, 1.0, 0.5, 0.1]
@@ -188,7 +188,7 @@ def token_odds(token_counts: Int64[np.ndarray, "vocab"], rarity_exponent: float)
 
 
 def word_starts(candidates: np.ndarray, continues: np.ndarray) -> np.ndarray:
-  """Where the word of each position begins, int [batch, length]; what is no candidate stands alone and ends a word.
+  """Where the word of each position begins, int [batch, length]; anything but a candidate stands alone and ends a word.
 
   >>> candidates = np.array([[0, 1, 1, 1, 0, 1]], bool)
   >>> word_starts(candidates, continues=np.array([[0, 0, 1, 0, 0, 1]], bool)).tolist()
@@ -203,12 +203,12 @@ def word_starts(candidates: np.ndarray, continues: np.ndarray) -> np.ndarray:
 def span_starts(keys: np.ndarray, length_keys: np.ndarray, candidates: np.ndarray, words: np.ndarray) -> np.ndarray:
   """Where the span of each position begins, int [batch, length].
 
-  A span may begin at every word. Where several hold a position, it belongs to the one that `choose_positions` takes
-  first: as if spans were drawn one after the other, and each masked what is left of it.
+  A span may begin at every word. A position that several cover belongs to the one that `choose_positions` takes first:
+  as if spans were drawn one after another, and each masked what is left of it.
 
   Args:
     keys: uint64 [batch], as of `choose_positions`.
-    length_keys: uint64 [batch], of the lengths' draws.
+    length_keys: uint64 [batch], for the draws of the lengths.
     words: from `word_starts`.
   """
   rows, length = candidates.shape
@@ -230,7 +230,7 @@ def span_starts(keys: np.ndarray, length_keys: np.ndarray, candidates: np.ndarra
 
 
 def _replace(input_ids, positions, weights, fates, keys, masking: ConfigDict, ordinary_ids, mask_id):
-  """The batch's masking fields: what stands at the chosen positions before and after.
+  """The batch's masking fields: what stands at the chosen positions before and after masking.
 
   Differs from BERT's code, whose random tokens may be special ones.
 

@@ -4,8 +4,8 @@ Step t holds the numbers t * batch_size ... of an infinite stream; every `num_ex
 permutation of all example ids. Resuming needs only the step, and any number of hosts sees the same global batches.
 A batch may cross the end of an epoch, so no example is ever dropped or repeated.
 
-Batches of equal token counts (`TokenBatches`, RoBERTa section 4.2) are a pure function of (seed, t) as well; they hold
-2 bytes an example besides the lengths, which may be a memory map.
+Batches of equal token counts (`TokenBatches`, RoBERTa section 4.2) are a pure function of (seed, t) as well; they take
+2 bytes of memory an example besides the lengths, which may be a memory map.
 """
 
 import math
@@ -15,7 +15,7 @@ from jaxtyping import Int64, Integer
 
 from electra_jax.data import counter_hash
 
-ROUNDS = 10  # of the Feistel network; with fewer, which example follows which is visibly uneven in sets below about 50
+ROUNDS = 10  # of the Feistel network; with fewer, sets below about 50 are visibly unevenly shuffled
 
 NUM_CLASSES = 4  # of lengths in TokenBatches: 512, 256, 128, 64
 MIN_CLASS_LENGTH = 16
@@ -45,12 +45,12 @@ def stream_order(numbers: Int64[np.ndarray, "rows"], num_examples: int,
 
 
 class TokenBatches:
-  """Global batches with more rows where the examples are shorter, so that each has batch_size * sequence_length places.
+  """Global batches with more rows where examples are shorter, so that each has batch_size * sequence_length places.
 
   The examples are sorted into at most NUM_CLASSES classes by length: those of up to a half, a quarter, an eighth of
-  `sequence_length` make batches of two, four, eight times as many rows that are so much shorter. XLA compiles one
-  program a class. An epoch is all batches of all classes in a keyed random order, and in each class the examples in
-  another one; the last batch of a class is filled up with empty rows, so every example comes once an epoch.
+  `sequence_length` make batches of two, four, eight times as many rows, each that much shorter. XLA compiles one
+  program a class. An epoch is the batches of all classes in a keyed random order, each class in a random order of its
+  own; the last batch of a class is filled up with empty rows, so every example comes once an epoch.
 
   Differs from the paper, which only says that it "dynamically increase[s] the batch size": a batch holds one class.
 
@@ -102,8 +102,8 @@ class TokenBatches:
 class ExamplesByLength:
   """The examples of each class of lengths in order of ids, found without sorting them all.
 
-  Counting the classes of each block of ids takes a tenth of a second for 100 million examples. The ids of a block are
-  sorted when one of them is first asked for; safe to use from several threads, which at worst sort a block twice.
+  Counting the classes of each block of ids takes a tenth of a second for 100 million examples. A block is sorted when
+  one of its ids is first asked for. Safe to use from several threads, which at worst sort a block twice.
 
   Attributes:
     sizes: how many examples each class has.

@@ -3,7 +3,7 @@
 A document arrives as lists of token ids, one per paragraph (a "sentence" in RoBERTa's words: the line of the source).
 SEGMENT-PAIR, SENTENCE-PAIR, FULL-SENTENCES and DOC-SENTENCES are RoBERTa section 4.2 (Table 2); ELECTRA is the
 two-segment builder of the released code (the paper does not describe it). Every token that goes in comes out exactly
-once and in order: nothing is cut off. The pairs of next sentence prediction (`pairs`) besides hold copies of other
+once and in order: nothing is cut off. The pairs of next sentence prediction (`pairs`) also hold copies of other
 documents' tokens.
 """
 
@@ -18,7 +18,7 @@ from electra_jax.data.pairs import pack_segment_pairs, pack_sentence_pairs
 def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
   """[CLS] sentences [SEP]: whole sentences in order, across documents, until the next one does not fit (RoBERTa 4.2).
 
-  Between documents within one example stands an extra separator. A sentence longer than a whole example has to be
+  An extra separator stands between the documents of one example. A sentence longer than a whole example has to be
   split anyhow, so it starts in the room that is left and continues in the next examples.
 
   >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
@@ -54,9 +54,9 @@ def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> It
 
 
 def pack_doc_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
-  """FULL-SENTENCES that never cross documents (RoBERTa 4.2), so that the last example of each is shorter.
+  """FULL-SENTENCES that never cross documents (RoBERTa 4.2), so the last example of each is shorter.
 
-  The paper grows the batch to make up for that: `order.TokenBatches`.
+  To make up for that, the batch grows, as in the paper: `order.TokenBatches`.
 
   >>> packing = Packing(sequence_length=8, cls_id=1, sep_id=2)
   >>> for example in pack_doc_sentences([[[11, 12], [13]], [[21]]], packing):
@@ -69,15 +69,15 @@ def pack_doc_sentences(documents: Iterable[Paragraphs], packing: Packing) -> Ite
 
 
 def pack_electra(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
-  """[CLS] A [SEP] B [SEP], cut from one document after the other, which never mix (released ELECTRA code).
+  """[CLS] A [SEP] B [SEP], cut from one document at a time (released ELECTRA code).
 
   Each example is filled up to its target length, or to the end of the document. Segment A takes whole paragraphs up
   to about half of it; the paragraph that crosses the half goes to A or B by the toss of a coin. A share of the examples
-  gets one segment only, and a share a random shorter target of 5 to sequence_length tokens.
+  gets only one segment, and a share a random shorter target of 5 to sequence_length tokens.
 
-  Differs from the released code: it cuts off and loses what exceeds the length, here the next example has it;
-  it leaves B empty where one long paragraph fills the example, here that paragraph is halved; its short examples are at
-  least one paragraph, here they have the drawn length.
+  Differs from the released code: it drops what exceeds the length, here the next example gets it; it leaves B empty
+  where one long paragraph fills the example, here that paragraph is halved; its short examples are at least one
+  paragraph long, here they have the drawn length.
 
   >>> packing = Packing(sequence_length=10, cls_id=1, sep_id=2)
   >>> for example in pack_electra([[[11, 12], [13, 14, 15], [16, 17, 18, 19]], [[21]]], packing):

@@ -19,15 +19,15 @@ def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Ite
   """[CLS] A [SEP] B [SEP] for NSP: A is a stretch of a document, B what follows it or, in half of the examples, a
   stretch of another document (BERT; "SEGMENT-PAIR+NSP" in RoBERTa 4.2).
 
-  The boundary of A and B is a random one of those between the paragraphs that fill the example; a single paragraph is
-  halved. B never is the true continuation of A, and never comes from the same document (a text of more than 1 MiB
+  A ends at a random one of the boundaries between the paragraphs that fill the example; a single paragraph is halved. A
+  random B is never the true continuation of A, and never comes from the same document (a text of more than 1 MiB
   without a blank line is several); what it displaces opens the next example. A share of the examples gets a random
   shorter target length. A last single token has no continuation.
 
-  Differs from the released code: it draws each document ten times anew and cuts off what exceeds the length, here pairs
-  are drawn once and the next example continues; it looks for "another document" by number, here equal copies do not
-  count as another; it never halves a paragraph, so that more than half of its pairs are random. Its other document is
-  one of all in a file of input, here one of the same piece of 1 MiB or of the two documents before it.
+  Differs from the released code: it makes pairs of each document ten times and drops what exceeds the length, here
+  pairs are made once and the next example continues; it tells another document by its number, here an equal copy is not
+  another; it never halves a paragraph, so more than half of its pairs are random. It takes the other document from the
+  whole input file, here it comes from the same 1 MiB of text or is one of the two documents before it.
 
   Raises:
     UserError: there is no other document to take B from.
@@ -46,9 +46,9 @@ def pack_segment_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Ite
 def pack_sentence_pairs(documents: Iterable[Paragraphs], packing: Packing) -> Iterator[Example]:
   """[CLS] A [SEP] B [SEP] for NSP, where A and B are single sentences ("SENTENCE-PAIR+NSP" in RoBERTa 4.2).
 
-  B is the sentence behind A or, in half of the examples, a sentence of another document. The last sentence of a
-  document has none behind it, so that of short documents more than half of the pairs are random. A sentence that is
-  longer than half of an example is cut into several.
+  B is the sentence after A or, in half of the examples, a sentence of another document. No sentence follows the last
+  one of a document, so in short documents more than half of the pairs are random. A sentence that is longer than half
+  of an example is cut into several.
 
   Raises:
     UserError: there is no other document to take B from.
@@ -150,10 +150,10 @@ def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng:
 
 def _borrow(document: _Document, middle: int, others: _Others,
             rng: random.Random) -> tuple[_Document, int] | None:
-  """(other document, number of a sentence of it) that does not continue like `document` from position `middle`.
+  """(other document, number of its sentence) for a sentence that does not continue `document` at position `middle`.
 
-  None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do. Where there is
-  none, the first document that differs lends a sentence.
+  None if chance finds no such sentence, as in a corpus of copies; the true continuation then has to do. At the end of
+  `document`, where there is none, the first document that differs lends a sentence.
 
   Raises:
     UserError: all the others are copies, or beginnings, of `document`.
@@ -173,7 +173,7 @@ def _borrow(document: _Document, middle: int, others: _Others,
 
 
 def _no_other_document(others: _Others) -> UserError:
-  return UserError("Next sentence prediction needs segments of other documents, and there is no other document",
+  return UserError("Next sentence prediction takes segments from other documents, and there is no other document",
                    got="0 other documents with tokens" if len(others.documents) < 2 else
                    f"{len(others.documents) - 1} other documents with tokens, all alike",
                    allowed="at least two different documents in the training and, if there is one, the held-out split",

@@ -1,4 +1,4 @@
-"""Batches of training and evaluation: made from the shards, one a step; `readers` runs ahead of their use."""
+"""Batches of training and evaluation, made from the shards, one a step; `readers` makes them ahead of their use."""
 
 import functools
 from collections.abc import Callable, Generator
@@ -11,16 +11,17 @@ from electra_jax.config_rules import SHORT_EXAMPLES
 from electra_jax.data import masking as masking_lib
 from electra_jax.data import order
 from electra_jax.data.examples import NO_NSP
+from electra_jax.data.packing import NSP_FORMATS
 from electra_jax.data.readers import Batch, BatchSource, read_batches
 from electra_jax.data.shards.reading import ShardedExamples
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
 MAX_GROUP_STEPS = 8  # made together at most, so that the reader does not run far ahead of the loop
-GROUP_TOKENS = 1 << 17  # of a group at most: beyond, the time for each call no longer counts, and caches overflow
+GROUP_TOKENS = 1 << 17  # in a group at most: beyond it the overhead of a call does not matter, and caches overflow
 
-# What a batch holds. Rows are those of this process. Formats with NSP add nsp_label, int32 [batch]: 0 where segment B
-# follows A in its document, 1 where it is another document's, -1 in empty rows.
+# What a batch holds: the rows of this process. Formats with NSP add nsp_label, int32 [batch]: 0 where segment B follows
+# A in its document, 1 where it is another document's, -1 in empty rows.
 BATCH_DTYPES = {
   "input_ids": np.int32,  # [batch, length] the originals
   "token_type_ids": np.int32,  # [batch, length] 0 = segment A and padding, 1 = segment B
@@ -39,7 +40,7 @@ def batch_shapes(config_data: ConfigDict, batch_size: int) -> dict[str, tuple[tu
   shapes: dict[str, tuple[tuple[int, ...], type]] = {
     name: ((batch_size, slots if name.startswith("masked_") and name != "masked_input_ids" else length), dtype)
     for name, dtype in BATCH_DTYPES.items()}
-  if config_data.format in ("SEGMENT-PAIR", "SENTENCE-PAIR"):
+  if config_data.format in NSP_FORMATS:
     shapes["nsp_label"] = ((batch_size,), np.int32)
   return shapes
 
@@ -59,7 +60,7 @@ def make_batch_at(examples: ShardedExamples, config_data: ConfigDict, tokenizer:
   Raises:
     UserError: the batch does not divide between the processes, or there is no example.
   """
-  local_rows(batch_size, process_index, process_count)  # a batch that does not divide says so now
+  local_rows(batch_size, process_index, process_count)  # fails now if the batch does not divide
   if not len(examples):
     raise UserError("There is no training example", got="0 examples in the shards", allowed="at least 1",
                     fix="prepare the shards again from a larger corpus")
@@ -68,7 +69,6 @@ def make_batch_at(examples: ShardedExamples, config_data: ConfigDict, tokenizer:
     odds = masking_lib.token_odds(examples.token_counts(tokenizer.vocab_size), config_data.masking.rarity_exponent)
   make_batch = functools.partial(_make_batch, examples, masking=config_data.masking, tokenizer=tokenizer, seed=seed,
                                  token_odds=odds)
-
   rows = functools.partial(local_rows, process_index=process_index, process_count=process_count)
   if config_data.format in SHORT_EXAMPLES:
     order_at = make_order_at(examples, config_data, batch_size=batch_size, seed=seed)
@@ -159,8 +159,8 @@ def eval_batches(examples: ShardedExamples, config_data: ConfigDict, tokenizer: 
   """Every held-out example (or the first `max_examples`) once, in order, with the masks of epoch 0.
 
   The last batch is filled up with rows of padding (attention_mask False, weights 0), so all batches have one shape, no
-  example is lost, and sums over batches are exact. All processes yield equally many batches. They come from
-  `config_data.reader`, as those of training.
+  example is lost, and sums over batches are exact. All processes yield equally many batches, read by
+  `config_data.reader` as in training.
 
   Raises:
     UserError: the batch does not divide between the processes.
@@ -171,12 +171,8 @@ def eval_batches(examples: ShardedExamples, config_data: ConfigDict, tokenizer: 
 
   def make_one(steps: range) -> Batch:
     example_ids = np.arange(steps[0] * batch_size, (steps[0] + 1) * batch_size)[rows]
-    return _eval_batch(examples, example_ids, total, config_data.masking, tokenizer, seed)
+    example_ids = np.where(example_ids < total, example_ids, -1)
+    return _make_batch(examples, example_ids, np.zeros_like(example_ids), masking=config_data.masking,
+                       tokenizer=tokenizer, seed=seed, length=examples.sequence_length)
 
   return read_batches(BatchSource(make_one), 0, -(-total // batch_size), config_data.reader, what="held-out batches")
-
-
-def _eval_batch(examples, example_ids, total, masking: ConfigDict, tokenizer: Tokenizer, seed) -> Batch:
-  example_ids = np.where(example_ids < total, example_ids, -1)
-  return _make_batch(examples, example_ids, np.zeros_like(example_ids), masking=masking, tokenizer=tokenizer, seed=seed,
-                     length=examples.sequence_length)

@@ -22,27 +22,23 @@ from electra_jax.errors import NoAnswerError, UserError
 Batch = dict[str, np.ndarray]
 
 PREFETCH_BATCHES = 4  # made ahead of the step
-LONGEST_SECONDS = 300  # for a batch; the slowest that we know, the first of a cold object store, take seconds
+LONGEST_SECONDS = 300  # for a batch; the slowest known, the first ones from a cold object store, take seconds
 IMPORTER = "tensorflow"  # name of the thread that imports it
 
 
 class BatchSource(NamedTuple):
   """The batches of a run, each a pure function of its step."""
 
-  make: Callable[[range], Batch]  # the batches of consecutive steps, one behind the other
-  group_steps: int = 1  # that are best made together: small ones, for what NumPy and tf.data spend on each call
-
-  def batches(self, start: int, stop: int) -> list[Batch]:
-    """Those of the steps start, ..., stop - 1; equal bytes, whatever is made together."""
-    return split(self.make(range(start, stop)), stop - start)
+  make: Callable[[range], Batch]  # the batches of consecutive steps, concatenated; equal bytes for any grouping
+  group_steps: int = 1  # best made together: several if they are small, as each call of NumPy and tf.data costs time
 
   def __call__(self, step: int) -> Batch:
-    """That of one step."""
+    """The batch of one step."""
     return self.make(range(step, step + 1))
 
 
-def split(batch: Batch, number: int) -> list[Batch]:
-  """The batches that stand one behind the other in `batch`, as views."""
+def _split(batch: Batch, number: int) -> list[Batch]:
+  """The batches that are concatenated in `batch`, as views."""
   if number == 1:
     return [batch]
   parts = {name: array.reshape(number, -1, *array.shape[1:]) for name, array in batch.items()}
@@ -53,7 +49,7 @@ def split(batch: Batch, number: int) -> list[Batch]:
 
 
 def start_import(reader: str) -> None:
-  """Imports TensorFlow, which takes seconds, in a thread: while the first programs are compiled."""
+  """Imports TensorFlow, which takes seconds, in a thread, while the first programs are compiled."""
   if reader != "threads":
     threading.Thread(target=_import_meanwhile, name=IMPORTER).start()
 
@@ -70,7 +66,7 @@ def read_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader:
     reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed, as soon as an import
       that `start_import` began has ended). Same bytes.
     prefetch_batches: how many batches wait at most (rounded up to whole groups of `BatchSource`).
-    what: they are called in an error.
+    what: the batches' name in an error.
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
@@ -82,7 +78,7 @@ def read_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader:
 
 
 def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None]:
-  """The same batches, made in a thread of their own, one ahead, so that waiting for one can end."""
+  """The same batches, made one ahead in a thread of their own, so that the wait for one can end."""
   pool, number, hangs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader"), 0, False
 
   def following() -> Batch | None:
@@ -96,7 +92,7 @@ def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None
         raise NoAnswerError(f"The reader of {what} does not answer",
                             got=f"nothing for {LONGEST_SECONDS:g} s, after {number} batches",
                             allowed="a batch within this time (LONGEST_SECONDS in electra_jax/data/readers.py)",
-                            fix="look whether the disk of the shards answers; the same command resumes from the last "
+                            fix="check that the disk of the shards answers; the same command resumes from the last "
                             "checkpoint")
       batch = made.result()
       if batch is None:
@@ -131,7 +127,7 @@ def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
     while waiting:
       steps, group = waiting.popleft()
       try:
-        batches = split(group.result(), len(steps))
+        batches = _split(group.result(), len(steps))
       except Exception:
         if len(steps) > 1:
           yield from map(batch_at, steps)  # up to the faulty one, which says so by itself
@@ -146,7 +142,7 @@ def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
   if start_step >= stop_step:
     return
   tf = _import_tensorflow()
-  faults: dict[int, Exception] = {}  # by the group's first step: tf.data would hand on their text only
+  faults: dict[int, Exception] = {}  # by the group's first step: tf.data would pass on only their text
   first = batch_at(start_step)  # tf.data must know the fields beforehand
   names, dtypes = list(first), [array.dtype for array in first.values()]
   group_steps = batch_at.group_steps
@@ -175,7 +171,7 @@ def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
       if steps[0] in faults:
         raise faults[steps[0]] from None
       raise
-    yield from split(group, len(steps))
+    yield from _split(group, len(steps))
 
 
 def _import_tensorflow():
@@ -187,23 +183,15 @@ def _import_tensorflow():
     raise UserError("The reader 'tf' needs TensorFlow", got=f"{error}", allowed="reader tf, threads or auto",
                     fix="pip install tensorflow-cpu, or set --config.data.reader=threads") from error
   tf.get_logger().setLevel("ERROR")
-  with contextlib.suppress(RuntimeError):  # too late: somebody else has started TensorFlow
+  with contextlib.suppress(RuntimeError):  # too late: TensorFlow is in use already
     for kind in ("GPU", "TPU"):  # these belong to jax, and TensorFlow would take a GPU's whole memory
       tf.config.set_visible_devices([], kind)
   return tf
 
 
 def _import_meanwhile() -> None:
-  with contextlib.suppress(Exception):  # the reader says it, if there is one: a run may end before the import does
+  with contextlib.suppress(Exception):  # the reader reports it, if there is one: a run may end before the import does
     _import_tensorflow()
-
-
-def _import_if_there() -> bool:
-  try:
-    _import_tensorflow()
-  except UserError:
-    return False
-  return True
 
 
 def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
@@ -211,7 +199,11 @@ def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
   while start_step < stop_step and any(thread.is_alive() for thread in importers):
     yield batch_at(start_step)
     start_step += 1
-  read = _tf_batches if _import_if_there() else _thread_batches
+  read = _tf_batches
+  try:
+    _import_tensorflow()
+  except UserError:  # it is not installed
+    read = _thread_batches
   yield from read(batch_at, start_step, stop_step, prefetch_batches)
 
 

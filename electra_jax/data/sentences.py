@@ -1,4 +1,4 @@
-"""Sentences of a user: to ids with masks and character offsets, and back."""
+"""A user's sentences, turned into ids with masks and character offsets, and back."""
 
 import codecs
 import re
@@ -12,6 +12,7 @@ from electra_jax.data.tokenizers.kinds import BYTE, byte_of, trimmed
 from electra_jax.errors import UserError
 
 MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK] or <mask>
+
 
 class Sentence(NamedTuple):
   """An encoded text. `ids` and `offsets` run in parallel, special tokens included."""
@@ -50,7 +51,7 @@ def encode(tokenizer: Tokenizer, text: str, max_tokens: int) -> Sentence:
   if len(ids) + 2 > max_tokens:
     raise UserError("A sentence is too long for this model", got=f"{len(ids) + 2} tokens in {text[:60]!r}...",
                     allowed=f"at most {max_tokens} tokens, two special ones included: data.sequence_length of the run; "
-                            "positions behind it were never trained",
+                            "positions beyond it were never trained",
                     fix="split the text, or train with a longer --config.data.sequence_length")
   ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
   return Sentence(text, ids, [(0, 0), *offsets, (len(text), len(text))],
@@ -58,8 +59,7 @@ def encode(tokenizer: Tokenizer, text: str, max_tokens: int) -> Sentence:
 
 
 def piece_text(tokenizer: Tokenizer, token_id: int) -> str:
-  """How a vocabulary entry reads by itself; a space in front says that it starts a word, "<0xE4>" is half a character.
-  """
+  """How a vocabulary entry reads by itself: with a space in front if it starts a word, "<0xE4>" if half a character."""
   (text,) = piece_texts(tokenizer, [token_id])
   (token,) = tokenizer.tokens([token_id])
   return token if "\N{REPLACEMENT CHARACTER}" in text and BYTE.fullmatch(token) else text
@@ -68,7 +68,7 @@ def piece_text(tokenizer: Tokenizer, token_id: int) -> str:
 def piece_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
   """How each token of a row reads; joined they are the row as text.
 
-  A character whose bytes lie in several tokens is the text of the last one, "" that of those before.
+  A character whose bytes are spread over several tokens is the text of the last one; the others have "".
   """
   decoder = codecs.getincrementaldecoder("utf-8")("replace")
   texts = []
@@ -96,11 +96,11 @@ def _piece_bytes(tokenizer: Tokenizer, token: str) -> bytes:
 
 
 def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int]) -> Sentence:
-  """The sentence with other tokens at some positions (position -> id), in its ids and in its text.
+  """The sentence with other tokens at some positions (position -> id), both in its ids and in its text.
 
   Spaces next to a punctuation mark stay as they are: vocabularies do not agree on them.
   """
-  text, copied, offsets = "", 0, []  # `copied`: how much of the old text is in the new one
+  text, copied, offsets = "", 0, []  # copied: how much of the old text is in the new one
   for position, (start, end) in enumerate(sentence.offsets):
     if position in new_ids:
       text += sentence.text[copied:start]
@@ -123,7 +123,8 @@ def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int])
 def make_batch(sentences: Sequence[Sentence], pad_id: int, max_tokens: int) -> dict[str, np.ndarray]:
   """Sentences as a padded batch with the fields of `pipeline`; rows beyond them are padding.
 
-  Length is rounded up to 16, 32, 64, ..., rows and prediction slots to powers of four, so that few programs compile.
+  The length is rounded up to 16, 32, 64, ..., rows and prediction slots by factors of four, so that few programs are
+  compiled.
   """
   rows = _round_up(len(sentences), first=1, factor=4)
   length = min(_round_up(max(len(s.ids) for s in sentences), first=16, factor=2), max_tokens)
