@@ -226,7 +226,7 @@ def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypa
     times = files_of_journal(tmp_path / "s.partial")
   assert len(times) >= 3
   manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
-  assert "Going on behind" in capsys.readouterr().out
+  assert "Resuming after" in capsys.readouterr().out
   assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
   assert files_below(tmp_path / "s", times=True).items() >= times.items()
   expected = shards.read_manifest(str(tmp_path / "undisturbed"))
@@ -267,4 +267,4 @@ def test_what_does_not_belong_together_is_made_anew(tmp_path, monkeypatch, capsy
     shards.prepare(config, TOKENIZER, str(tmp_path / name), seed=0, progress=False)
   assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
   out = capsys.readouterr().out
-  assert "Going on" not in out and ("corpus has changed" in out) == (change == "corpus")
+  assert "Resuming" not in out and ("corpus has changed" in out) == (change == "corpus")

@@ -1,7 +1,7 @@
 """Packed examples on disk: checksummed, memory-mapped shards with a manifest.
 
 A directory holds `manifest.json` and, for each split, `train/00000.npy ...`: integer arrays [examples, 2 + length]
-with the columns num_tokens, second_segment_start, (of formats with NSP: nsp_label,) ids; and `train/lengths.npy`, the
+with the columns num_tokens, second_segment_start, (for formats with NSP: nsp_label,) ids; and `train/lengths.npy`, the
 first column alone. All shards of a split but the last have the same size, so an example id gives file and row at once.
 A directory appears complete or not at all.
 """
@@ -33,18 +33,18 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
   """Reads `config_data.path`, tokenizes, packs and writes both splits; returns the manifest.
 
   The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written next to the
-  directory and moved into place at the end; shards that were there before are replaced only then. After a kill, an
-  interrupt or an error the same call resumes behind the last finished shard (`journal`); only where the disk refused
-  is everything unfinished given back at once.
+  directory and moved into place at the end; only then are earlier shards replaced. After a kill, an interrupt or an
+  error the same call resumes after the last finished shard (`journal`); only if the disk refuses is everything
+  unfinished deleted at once.
 
   Args:
     config_data: the config.data branch.
     tokenizer: must survive pickling when `num_workers` is above 1: it travels to the worker processes.
-    seed: of the draws of the formats.
+    seed: of the formats' draws.
 
   Raises:
     UserError: the corpus is unreadable, has no token or, for NSP, no second document; the disk is full or not
-      writable; or `directory` holds something else than shards.
+      writable; or `directory` holds anything but shards.
   """
   directory = os.path.realpath(directory)  # a link stays: the shards are made where it leads
   writing.check_replaceable(directory)

@@ -1,4 +1,4 @@
-"""A run's tokenizer and shards: what exists is used; what does not is made, and said so."""
+"""A run's tokenizer and shards: what exists is used, what is missing is made."""
 
 import os
 
@@ -18,7 +18,7 @@ def shards_directory(config_data: ConfigDict, workdir: str) -> str:
 
 
 def check(config_data: ConfigDict, workdir: str) -> None:
-  """Raises the UserError of a corpus that cannot be read, where shards would have to be made of it."""
+  """Raises the UserError of a corpus that cannot be read, if shards would have to be made from it."""
   if not shards.exist(shards_directory(config_data, workdir)):
     documents.read_corpus(config_data)
 
@@ -28,12 +28,12 @@ def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: st
   """Puts a tokenizer into `<workdir>/tokenizer` and shards into `shards_directory`, where they are missing.
 
   Args:
-    init_from: the run whose parameters this one starts from, if it does: it has its vocabulary, too.
+    init_from: the run whose parameters, and vocabulary, this one starts from, if any.
     trained_on: path and checksum of the text behind the workdir's checkpoints, if it has any.
 
   Raises:
-    UserError: the corpus or the vocabulary cannot be read, or the disk refuses, and nothing half-made remains; the
-      shards that are there hold another text.
+    UserError: the corpus or the vocabulary cannot be read, or the disk refuses (nothing half-made remains); the shards
+      that are there hold another text.
   """
   tokenizer = make_tokenizer(config_data, workdir, seed, init_from)
   directory = shards_directory(config_data, workdir)
@@ -47,7 +47,7 @@ def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: st
 
 
 def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "") -> Tokenizer:
-  """In this order: the workdir's, that of data.tokenizer.path, one next to the shards, `init_from`'s, a new one."""
+  """The workdir's tokenizer, else that of data.tokenizer.path, one next to the shards, `init_from`'s, or a new one."""
   own = os.path.join(workdir, TOKENIZER_FOLDER)
   if os.path.isdir(own):
     return tokenizers.load_tokenizer(own, config_data.tokenizer)
@@ -58,6 +58,6 @@ def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: 
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)
     return tokenizer
-  documents.read_corpus(config_data)  # a path that leads nowhere says so before anything is promised
+  documents.read_corpus(config_data)  # a path that leads nowhere fails before anything is announced
   print(f"No tokenizer yet: training a {config_data.tokenizer.kind} vocabulary on {config_data.path}.", flush=True)
   return tokenizers.train_tokenizer(config_data.tokenizer, documents.training_texts(config_data), own, seed)

@@ -1,9 +1,9 @@
-"""Journal of a preparation: what the unfinished shards hold already, so that it resumes after a kill.
+"""Journal of a preparation: what an unfinished set of shards already holds, so that it resumes after a kill.
 
 After each finished shard the file `journal.npz` of the unfinished set gets the counts so far, the list of shards, and
 the rows that wait for the next one. A later preparation of the same corpus for the same configuration reads the text
-again, which is fast, and packs what the finished shards lack; these are not touched. The journal goes when the set is
-complete, so nothing in the result tells that there was a kill.
+again, which is fast, and packs what the finished shards lack; these are not touched. The journal is removed when the
+set is complete, so nothing in the result shows that there was a kill.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from electra_jax.data.shards import preparation, writing
 from electra_jax.data.shards.manifest import PACKING_KEYS, SPLITS
 from electra_jax.data.tokenizers.base import Tokenizer
 
-VERSION = 3  # to be raised when the same configuration comes to give other rows, or this file another form
+VERSION = 3  # to be raised when the same configuration gives other rows, or this file takes another form
 
 # Keys of config.data that decide which rows there are, besides PACKING_KEYS.
 JOB_KEYS = ("path", "text_field", "text_format", "on_bad_record", "max_documents", "shard_examples")
@@ -37,7 +37,7 @@ class Packed:
 
   num_chunks: int = 0
   checksum: int = 0  # of their text: a corpus that has changed is prepared anew
-  seconds: float = 0.0  # that earlier runs took
+  seconds: float = 0.0  # taken by earlier runs
   counts: dict[str, Counter] = dataclasses.field(default_factory=lambda: {split: Counter() for split in SPLITS})
   unknown_words: Counter = dataclasses.field(default_factory=Counter)  # the most frequent ones, nearly exact counts
 
@@ -83,16 +83,16 @@ class Journal:
     self.writers = self._new_writers()
 
   def skip_done(self, read_chunks: Callable[[], Iterator[preparation.Chunk]]) -> Iterator[preparation.Chunk]:
-    """The chunks behind those that an earlier run has written; all where there was none, or of another text."""
+    """The chunks after those that an earlier run has written; all if there was none, or its text was another."""
     if self._restore():
       chunks, checksum = read_chunks(), 0
       for chunk in itertools.islice(chunks, self.progress.num_chunks):
         checksum = join_checksums(checksum, preparation.text_checksum(chunk))
       if checksum == self.progress.checksum:
         number = sum(len(writer.files) for writer in self.writers.values())
-        print(f"Going on behind {number} finished shards of a preparation that was ended early.", flush=True)
+        print(f"Resuming after {number} finished shards of a preparation that ended early.", flush=True)
         return chunks
-      print("The corpus has changed since a preparation that was ended early: starting anew.", flush=True)
+      print("The corpus has changed since a preparation that ended early: starting anew.", flush=True)
     remove(self._partial)
     for split in SPLITS:
       shutil.rmtree(os.path.join(self._partial, split), ignore_errors=True)
@@ -114,7 +114,7 @@ class Journal:
     return sum(self.progress.counts[split][name] for split in SPLITS)
 
   def seconds(self) -> float:
-    """That this run and earlier ones took."""
+    """Time taken by this run and earlier ones."""
     return self.progress.seconds + time.monotonic() - self.started
 
   def _save(self) -> None:
@@ -126,11 +126,11 @@ class Journal:
     rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in self.writers.items()}
     with writing.disk_errors(path):
       with open(f"{path}.new", "wb") as file:
-        np.savez(file, state=json.dumps(state), **rows)  # not flushed: what a power cut leaves is read, or starts anew
+        np.savez(file, state=json.dumps(state), **rows)  # not flushed: if a power cut damages it, all starts anew
       os.replace(f"{path}.new", path)
 
   def _restore(self) -> bool:
-    """Puts the writers behind the finished shards; False if there are none of this job, or they are not as noted."""
+    """Puts the writers after the finished shards; False if there are none of this job, or they are not as noted."""
     try:
       with np.load(path_in(self._partial)) as saved:
         state, rows = json.loads(str(saved["state"])), {split: saved[split] for split in SPLITS}
@@ -143,13 +143,13 @@ class Journal:
     for split, writer in self.writers.items():
       writer.restore(state["files"][split], rows[split])
     self.progress = Packed(state["num_chunks"], state["checksum"], state["seconds"],
-                             {split: Counter(counts) for split, counts in state["counts"].items()},
-                             Counter(state["unknown_words"]))
+                           {split: Counter(counts) for split, counts in state["counts"].items()},
+                           Counter(state["unknown_words"]))
     return True
 
 
 def path_in(partial: str) -> str:
-  """The journal of an unfinished set; it is there once a shard is finished."""
+  """The journal of an unfinished set, which exists once a shard is finished."""
   return os.path.join(partial, "journal.npz")
 
 

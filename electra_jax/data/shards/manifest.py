@@ -1,7 +1,7 @@
 """Manifest of a set of shards, `manifest.json`: layout, packing, tokenizer, source, files, statistics.
 
 A row of a shard is num_tokens, second_segment_start, (version 2, the formats with NSP:) nsp_label, then the ids.
-Version 1 has no label; what has none is still written so, and either version is read.
+Version 1 has no label and is written for formats without one; both versions are read.
 """
 
 import json
@@ -26,16 +26,16 @@ PACKING_KEYS = {
   "SEGMENT-PAIR": (*_ALWAYS, "short_sequence_share"),
   "SENTENCE-PAIR": _ALWAYS,
 }
-NUM_UNKNOWN_WORDS = 10  # that are recorded
-MAX_UNKNOWN_SHARE = 0.01  # of the tokens, above which a vocabulary hardly is one of this text
+NUM_UNKNOWN_WORDS = 10  # recorded
+MAX_UNKNOWN_SHARE = 0.01  # of the tokens; above it the vocabulary is hardly one for this text
 REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"
-FIELDS = {"packing": dict, "tokenizer": dict, "source": dict, "splits": dict, "shard_examples": int}  # that are read
+FIELDS = {"packing": dict, "tokenizer": dict, "source": dict, "splits": dict, "shard_examples": int}  # those read
 COUNTS = ("documents", "documents_without_token", "paragraphs", "sentences", "text_bytes", "tokens", "unknown_tokens",
           "dropped_tokens", "packed_tokens", "examples", "random_pairs", "borrowed_tokens")
 
 
 def row_dtype(vocab_size: int, sequence_length: int) -> np.dtype:
-  """uint16 where every id and length fits."""
+  """uint16 if every id and length fits, else int32."""
   return np.dtype(np.uint16 if max(vocab_size - 1, sequence_length) < 1 << 16 else np.int32)
 
 
@@ -47,7 +47,7 @@ def make(config_data: ConfigDict, tokenizer: Tokenizer, seed: int, splits: dict[
     splits: split -> what `SplitWriter.finish` returned.
     counts: split -> the sum of `Packed.counts`.
     skipped: why records were skipped -> how many.
-    seconds: that the preparation took.
+    seconds: taken by the preparation.
     unknown_words: the words behind the unknown tokens; the most frequent ones are recorded.
     source: of `provenance.describe`, with the checksum of the text.
   """
@@ -69,18 +69,18 @@ def make(config_data: ConfigDict, tokenizer: Tokenizer, seed: int, splits: dict[
 
 
 def unknown_warning(manifest: dict) -> str | None:
-  """What to say where too many tokens are unknown; names the most frequent words among them."""
+  """What to say if too many tokens are unknown; names the most frequent words among them."""
   statistics = manifest["statistics"]
   unknown, tokens = (sum(statistics[split][name] for split in SPLITS) for name in ("unknown_tokens", "tokens"))
   if unknown <= MAX_UNKNOWN_SHARE * tokens:
     return None
   words = ", ".join(repr(word[:30]) for word in statistics["unknown_words"])
-  return (f"Warning: {unknown / tokens:.1%} of the tokens are unknown to the vocabulary; most often {words}. Is it one "
-          "of this language and case? See --config.data.tokenizer.path, kind, lowercase and vocab_size.")
+  return (f"Warning: {unknown / tokens:.1%} of the tokens are unknown to the vocabulary; most often {words}. Is it for "
+          "this language and case? See --config.data.tokenizer.path, kind, lowercase and vocab_size.")
 
 
 def exist(directory: str) -> bool:
-  """Whether a complete set of shards stands there (a set appears complete or not at all)."""
+  """Whether a complete set of shards is there (a set appears complete or not at all)."""
   return os.path.isfile(os.path.join(directory, MANIFEST))
 
 

@@ -1,8 +1,8 @@
 """Parallel preparation of packed rows: split, group, tokenise and pack, with one result for any number of processes.
 
-The parent reads documents, sends each to its split and groups them to chunks; workers encode and pack a chunk; the
+The parent reads documents, sends each to its split and groups them into chunks; workers encode and pack a chunk; the
 rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus. The
-random segments of NSP come from documents of the same chunk or from the two that were before it.
+random segments of NSP come from documents of the same chunk or from the two before it.
 
 The held-out split takes whole documents and is not empty by chance; of a single document it takes the last paragraphs
 (`documents.split_documents`). It is empty for data.heldout_share 0 and for a single paragraph: such a run trains, and
@@ -32,17 +32,15 @@ from electra_jax.data.sources.documents import Document
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 
-# Documents are packed in chunks of about this much text (UTF-8 characters): large enough that the one partly filled
-# FULL-SENTENCES example at the end of each does not matter, small enough to keep many workers busy.
-SINGLE_SEGMENT_SHARE = 0.1  # of ELECTRA's examples, which get one segment only (its builder)
+SINGLE_SEGMENT_SHARE = 0.1  # of ELECTRA's examples, which get only one segment (the released code)
+# Documents are packed in chunks of about this much text: large enough that the one partly filled FULL-SENTENCES example
+# at the end of each does not matter, small enough to keep many workers busy.
 CHUNK_CHARACTERS = 1 << 20
-CHUNKS_PER_WORKER = 3  # encoded ahead of the writer: one in work, one waiting, one done
+CHUNKS_PER_WORKER = 3  # ahead of the writer: one being encoded, one waiting, one done
 UNKNOWN_SENTENCES = 1000  # of a chunk, in which unknown words are looked for
 MAX_UNKNOWN_WORDS = 1000  # whose counts are kept
-
 LENDER_CHARACTERS = 1 << 16  # of each of the two documents that a chunk of NSP pairs may borrow from besides its own
-
-HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; formats with NSP have nsp_label too; the ids follow
+HEADER_COLUMNS = 2  # of a row: num_tokens, second_segment_start; with NSP also nsp_label; then the ids
 
 
 class Chunk(NamedTuple):
@@ -51,7 +49,7 @@ class Chunk(NamedTuple):
   split: str  # train | heldout
   first_document: int  # number of the first one within its split
   documents: list[list[str]]
-  lenders: list[list[str]]  # for NSP: the beginnings of the two documents before
+  lenders: list[list[str]]  # for NSP: the beginnings of the two documents before these
 
 
 class Packed(NamedTuple):
@@ -61,7 +59,7 @@ class Packed(NamedTuple):
   rows: Int32[np.ndarray, "examples columns"]
   counts: collections.Counter  # documents, sentences, text_bytes, tokens, unknown_tokens, dropped_tokens, ...
   checksum: int  # of the chunk's text
-  unknown_words: collections.Counter  # the most frequent ones of a part of the chunk
+  unknown_words: collections.Counter  # the most frequent ones in a part of the chunk
 
 
 class Job(NamedTuple):
@@ -87,7 +85,7 @@ def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: boo
 
   Args:
     split_and_document: from `documents.split_documents`.
-    for_nsp: each chunk holds or borrows two documents at least, if the split has them.
+    for_nsp: each chunk holds or borrows at least two documents, if the split has them.
   """
   waiting: dict[str, list[Document]] = {"train": [], "heldout": []}
   lenders: dict[str, list[Document]] = {"train": [], "heldout": []}
@@ -181,7 +179,7 @@ def pack_corpus(chunks: Iterable[Chunk], job: Job, num_workers: int) -> Iterator
   """`pack_chunk` of every chunk, in order, in `num_workers` processes (in this one if there is only one).
 
   Raises:
-    UserError: a worker was killed from outside, which is nearly always for want of memory.
+    UserError: a worker was killed from outside, nearly always for lack of memory.
   """
   if num_workers == 1:
     yield from (pack_chunk(job, chunk) for chunk in chunks)
@@ -216,7 +214,7 @@ def _start_worker(job: Job) -> None:
 
 
 def _end_with_parent() -> None:
-  """Ends this worker when the parent is killed; it would wait for work for ever."""
+  """Ends this worker when the parent is killed; else it would wait for work for ever."""
   if parent := multiprocessing.parent_process():
     parent.join()
   os._exit(1)

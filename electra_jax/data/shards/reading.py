@@ -44,7 +44,7 @@ class ShardedExamples:
 
   Attributes:
     sequence_length: tokens per row.
-    pad_id: what fills a row behind its tokens.
+    pad_id: fills a row after its tokens.
     has_nsp_labels: whether the examples are pairs for next sentence prediction.
   """
 
@@ -90,14 +90,14 @@ class ShardedExamples:
 
     Raises:
       IndexError: an id is negative or not below len(self).
-      UserError: a part of a shard that is touched for the first time is damaged.
+      UserError: a part of a shard that is read for the first time is damaged.
     """
     rows = self._read_rows(example_ids, slice(None))
     header = rows[:, :self._columns].astype(np.int32)
     return rows[:, self._columns:].astype(np.int32), header[:, 0], header[:, 1]
 
   def nsp_labels(self, example_ids: Int64[np.ndarray, "batch"]) -> Int32[np.ndarray, "batch"]:
-    """0 where segment B follows A in the text, 1 where it is another document's; -1 for formats without NSP.
+    """0 if segment B follows A in the text, 1 if it is another document's, -1 for formats without NSP.
 
     Raises:
       IndexError, UserError: as `read`.
@@ -133,7 +133,7 @@ class ShardedExamples:
     return rows
 
   def token_counts(self, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
-    """How often each id stands at a position that is neither special nor padding."""
+    """How often each ordinary id occurs; 0 for special ones and padding."""
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
       _check(self._shards[number])
@@ -164,7 +164,7 @@ def _check_size(shard: dict) -> None:
 
 
 def _check(file: dict, *blocks: int) -> None:
-  """Compares blocks of a file, by default all, with their checksums."""
+  """Compares blocks of a file (by default all) with their checksums."""
   try:
     with open(file["path"], "rb") as content:
       for block in blocks or range(len(file["block_crc32"])):
@@ -182,7 +182,7 @@ def _damaged(shard: dict, got: object) -> UserError:
 
 
 def _allow_open_files(number: int) -> None:
-  """Raises the soft limit of open files where many shards need it: each memory map holds one."""
+  """Raises the soft limit of open files if the shards need it: each memory map holds one."""
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   needed = number + 512  # the rest of the program opens files too
   if soft != resource.RLIM_INFINITY and soft < needed:

@@ -1,4 +1,4 @@
-"""Writing of shards so that a kill or a full disk harms nothing: next to their place, then moved there whole."""
+"""Writing of shards so that a kill or a full disk does no harm: next to their place, then moved there whole."""
 
 import contextlib
 import fcntl
@@ -14,29 +14,29 @@ from jaxtyping import Int32
 from electra_jax.errors import UserError
 
 MANIFEST = "manifest.json"  # the file that marks a directory as a complete set of shards
-CHECK_BYTES = 1 << 18  # of a shard that a checksum covers: the first batch of a run may touch one for each row
+CHECK_BYTES = 1 << 18  # of a shard that one checksum covers: the first batch of a run may read this much for each row
 
 
 class SplitWriter:
   """Collects the rows of one split and writes each `shard_examples` of them as one .npy file.
 
-  The first column, the number of tokens, also goes to a file of its own: batches of like length are made from it.
-  In memory are two shards and that column.
+  The first column, the number of tokens, also goes to a file of its own, from which batches of equal lengths are made.
+  Two shards and that column are held in memory.
   """
 
   def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
     self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
-    self.waiting, self.num_waiting = np.zeros((0, 0), dtype), 0  # rows of the next shard, and how many stand there
+    self.waiting, self.num_waiting = np.zeros((0, 0), dtype), 0  # rows of the next shard, and how many there are
     self.files, self.lengths = [], []
     with disk_errors(folder):
       os.makedirs(folder, exist_ok=True)
 
   def restore(self, files: list[dict], waiting: np.ndarray) -> None:
-    """Goes on behind shards that stand there already.
+    """Continues after shards that are there already.
 
     Args:
-      files: what `self.files` was then.
-      waiting: what `waiting_rows` was then.
+      files: `self.files` at that time.
+      waiting: `waiting_rows` at that time.
     """
     self.files, parent = list(files), os.path.dirname(self.folder)
     with disk_errors(self.folder):
@@ -44,7 +44,7 @@ class SplitWriter:
     self.add(waiting)
 
   def waiting_rows(self) -> np.ndarray:
-    """The rows behind the last full shard, [examples, columns]."""
+    """The rows after the last full shard, [examples, columns]."""
     return self.waiting[:self.num_waiting]
 
   def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
@@ -78,7 +78,7 @@ class SplitWriter:
     self.files.append(self._write_file(f"{len(self.files):05d}.npy", rows))
 
   def _write_file(self, name: str, rows: np.ndarray) -> dict:
-    """The entry of an .npy file; with the CRC-32 of each CHECK_BYTES, so that single rows can be trusted alone."""
+    """The manifest's entry of an .npy file, with the CRC-32 of each CHECK_BYTES, so that single rows can be checked."""
     path, buffer = os.path.join(self.folder, name), io.BytesIO()
     np.save(buffer, rows)
     content = buffer.getbuffer()
@@ -93,7 +93,7 @@ class SplitWriter:
 
 
 class DiskError(UserError):
-  """The disk refuses, so the space of an unfinished set is given back."""
+  """The disk refuses; the unfinished set is deleted to free its space."""
 
 
 @contextlib.contextmanager
@@ -135,8 +135,8 @@ def check_replaceable(directory: str) -> None:
 def partial_folder(directory: str) -> Generator[str, None, None]:
   """`<directory>.partial`, in which a set is written; what an earlier process has left there stays.
 
-  It is held by a lock on the folder itself, which ends with the process, however that ends; file systems without locks
-  have none.
+  It is held by a lock on the folder itself, which ends with the process, however that ends; on file systems without
+  locks it is not held.
 
   Raises:
     UserError: another process writes there, or the disk refuses.
@@ -160,7 +160,7 @@ def partial_folder(directory: str) -> Generator[str, None, None]:
 
 
 def move_into_place(partial: str, directory: str) -> None:
-  """Renames a complete set to its place; the set that was there is kept until the new one stands."""
+  """Renames a complete set to its place; the set that was there is kept until the new one is."""
   old = f"{directory}.replaced"
   with disk_errors(directory):
     shutil.rmtree(old, ignore_errors=True)
