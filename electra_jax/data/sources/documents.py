@@ -1,10 +1,10 @@
 """Sources of documents: text, JSON lines, CSV, TSV, Parquet, directories, globs, TFDS, Python's own documentation.
 
 A document is a list of paragraphs. Packing never joins paragraphs of two documents without a separator, and the
-held-out split is taken by whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
+held-out split takes whole documents (RoBERTa section 4.2; ELECTRA's data builder reads the same form).
 
-Everything but JSON arrays streams: one chunk, one line and one document of at most `MAX_DOCUMENT_CHARACTERS` are in
-memory.
+Everything but JSON arrays streams: one chunk, one line and one document (of text at most `MAX_DOCUMENT_CHARACTERS`) are
+in memory.
 """
 
 import functools
@@ -25,7 +25,7 @@ from electra_jax.errors import UserError
 
 Document = list[str]  # paragraphs, stripped, none empty
 
-# A longer text continues as a new document, so that memory is bounded for a file without blank lines.
+# A longer text continues as a new document, so that memory is bounded in files without blank lines.
 MAX_DOCUMENT_CHARACTERS = 1 << 20
 
 # "path*3", "path * 0.5": how often each document of a source is read.
@@ -41,12 +41,12 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
   A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
   `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
   JSON lines, JSON arrays, CSV, TSV and Parquet hold one document per record; in text a blank line starts a new document
-  and each other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its
-  name or its first bytes (`forms`); one that is none of these, such as markup or an archive, is an error.
+  and any other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its name
+  or its first bytes (`forms`); one of another form, such as markup or an archive, is an error.
 
   A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
   weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
-  Several sources take turns, document by document, until each is at its end. Weights count in both splits. (A glob that
+  Several sources take turns, document by document, until each has ended. Weights apply to both splits. (A glob that
   ends in a star and a number is written `*[2]`.)
 
   Args:
@@ -55,11 +55,11 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
     text_format: "auto", or the form that every file is read as: a row of FORMATS.
     max_documents: stop after so many; 0 = all.
     on_bad_record: "error", or "skip" for records without text; broken files are always an error.
-    skipped: counts the skipped records, by reason.
+    skipped: counts the skipped records by reason.
 
   Raises:
     UserError: at once for a path that leads nowhere; while reading, with file and line or byte offset, for input
-      that is not UTF-8 text, broken JSONL, a truncated archive, or a source without a single document.
+      that is not UTF-8 text, broken JSONL, a truncated archive, or a source without any document.
   """
   reading = Reading(text_field, text_format, on_bad_record, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
@@ -74,7 +74,7 @@ def read_corpus(config_data: ConfigDict, skipped: Counter[str] | None = None) ->
 
 
 def parse_path(path: str) -> list[tuple[str, float]]:
-  """(source, weight) of each part of `config.data.path`. A path that exists as it stands is taken as it stands.
+  """(source, weight) of each part of `config.data.path`. A path that exists is taken as it stands.
 
   >>> parse_path("a.jsonl*2, b/**, c.txt * 0.5")
   [('a.jsonl', 2.0), ('b/**', 1.0), ('c.txt', 0.5)]
@@ -100,7 +100,7 @@ def parse_path(path: str) -> list[tuple[str, float]]:
 
 
 def corpus_bytes(path: str) -> int | None:
-  """Bytes to read, for a progress bar's ETA; None where only reading tells: compressed files, Parquet, TFDS, pydoc."""
+  """Bytes to read, for the progress bar; None if only reading tells: compressed files, Parquet, TFDS, pydoc."""
   total = 0.0
   for source, weight in parse_path(path):
     if source.startswith((*SOURCES, *REMOTE_PREFIXES)):
@@ -131,8 +131,8 @@ def _is_chosen(document: Document, share: float, key: bytes) -> bool:
 def split_documents(documents: Iterable[Document], heldout_share: float) -> Iterator[tuple[str, Document]]:
   """(split, document): held out where the hash of the text says so, and neither split is empty by chance.
 
-  If all of two or more documents fall into one split, the last goes to the other. A single document gives the tail of
-  its paragraphs. A share of 0, or one document of one paragraph, holds nothing out.
+  If all of two or more documents fall into one split, the last goes to the other. Of a single document the last
+  paragraphs are held out. A share of 0, or one document of one paragraph, holds nothing out.
 
   >>> [split for split, _ in split_documents([["a"], ["b"], ["c"]], heldout_share=1e-9)]
   ['train', 'train', 'heldout']
@@ -160,7 +160,7 @@ def split_documents(documents: Iterable[Document], heldout_share: float) -> Iter
 
 
 def training_texts(config_data: ConfigDict) -> Iterator[str]:
-  """The paragraphs that are not held out: what a new vocabulary is learnt from."""
+  """The paragraphs that are not held out; a new vocabulary is learnt from them."""
   documents = read_corpus(config_data)
   for split, document in split_documents(documents, config_data.heldout_share):
     if split == "train":
@@ -181,14 +181,15 @@ def _passes(source: str, weight: float, reading: Reading) -> Iterator[Document]:
 def _not_empty(documents: Iterator[Document], source: str) -> Iterator[Document]:
   first = next(documents, None)
   if first is None:
-    raise UserError("The corpus holds no document", got=f"data.path {source!r}: every file is empty or blank",
-                    allowed="text with at least one non-blank line", fix="check the files under this path")
+    raise UserError("The corpus holds no document", fix="check the files under this path",
+                    got=f"data.path {source!r}: nothing but blank text, skipped records or documents that its weight "
+                    "leaves out", allowed="text with at least one non-blank line")
   yield first
   yield from documents
 
 
 def _take_turns(streams: list[Iterator[Document]]) -> Iterator[Document]:
-  """One document of each stream after the other, until every stream has ended."""
+  """One document of each stream in turn, until every stream has ended."""
   for documents in itertools.zip_longest(*streams):
     yield from (document for document in documents if document is not None)
 

@@ -1,7 +1,4 @@
-"""Files behind a path, on local disks and in buckets (gs://, s3://, az://), and how one is opened.
-
-A file in a bucket is read as a stream, like a local one.
-"""
+"""Files behind a path, on local disks and in buckets (gs://, s3://, az://), both read as streams."""
 
 import fnmatch
 import functools
@@ -16,16 +13,16 @@ REMOTE_PREFIXES = ("gs://", "s3://", "az://")
 
 
 def find_files(path: str, hidden: list[str] | None = None) -> list[str]:
-  """The files behind a file name, directory or glob, sorted; what links lead to is read once.
+  """The files behind a file name, directory or glob, sorted; a folder that several links lead to is read once.
 
-  What exists is taken as it stands, also the folders above a glob: in "lr[1]/*.txt" the brackets are the folder's name.
+  What exists is taken as it stands, even above a glob: in "lr[1]/*.txt" the brackets are part of the folder's name.
 
   Args:
     path: one source of config.data.path.
-    hidden: gets the names in directories that begin with a dot and are left out.
+    hidden: gets the paths that are left out because their names begin with a dot.
 
   Raises:
-    UserError: the path is empty, missing or matches nothing; a file or folder cannot be read, or is neither.
+    UserError: the path is empty, missing or matches nothing; something there cannot be read, or is no file or folder.
   """
   if not path.strip():
     raise UserError("data.path is not set, so there is no text to learn from", got=repr(path),
@@ -59,7 +56,7 @@ def _matches(pattern: str, path: str) -> Iterator[str]:
 
 
 def _match(path: str, parts: list[str]) -> Iterator[str]:
-  """As `glob.glob`, which passes over folders that cannot be read, and runs in circles of links."""
+  """As `glob.glob`, which however skips folders that cannot be read, and loops in circles of links."""
   if not parts:
     yield path
     return
@@ -108,7 +105,7 @@ def _walk(root: str, hidden: list[str]) -> Iterator[str]:
 
 
 def _folders(root: str, hidden: list[str]) -> Iterator[tuple[str, list[str]]]:
-  """(folder, names of the files there) of a folder and all below it, each once, whatever links lead to it."""
+  """(folder, names of the files there) of a folder and all below it; circles of links are cut."""
   def stop(error: OSError) -> None:  # os.walk itself would skip the folder
     raise _unreadable(error.filename, str(error.strerror).lower()) from error
 
@@ -139,7 +136,6 @@ def open_file(path: str) -> BinaryIO:
 # ---- buckets ----
 
 
-
 def _find_remote(path: str) -> list[str]:
   try:
     root = _remote(path)
@@ -165,7 +161,7 @@ def _remote(path: str):
 
 
 def unreachable(path: str, error: Exception) -> UserError:
-  """What to raise where a storage library fails."""
+  """What to raise if a storage library fails."""
   return UserError("A bucket cannot be read", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
                    allowed="a file, a folder, or a glob without `**` in a bucket that this machine may read",
                    fix="check the path, your credentials, and that TensorFlow, or gcsfs or s3fs, is installed")

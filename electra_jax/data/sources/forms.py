@@ -1,7 +1,7 @@
 """Forms of corpus files: what the name and the first bytes of a file say that it holds.
 
-What is neither text nor records that can be read is refused with its form: markup and archives would otherwise be
-learnt from as they stand.
+Files that hold neither text nor known records are refused with the form they look like: markup and archives would
+otherwise be learnt from as they stand.
 """
 
 import csv
@@ -29,7 +29,7 @@ def recognise(path: str) -> str:
   """"text", "jsonl" (an object a line), "json" (an array, or objects over several lines), "csv", "tsv" or "parquet".
 
   Raises:
-    UserError: it looks like something else; names the form.
+    UserError: it looks like another form; names it.
   """
   suffix = name_suffix(path)
   form = BY_NAME.get(suffix)
@@ -66,7 +66,7 @@ def _is_object(line: str) -> bool:
 
 
 def _foreign_form(head: str, is_whole: bool) -> str | None:
-  """The form of a file that is no text: "csv", "tsv", or in words one that is not read; None for text.
+  """The form of a file that is not text: "csv", "tsv", or the name of one that is not read; None for text.
 
   >>> _foreign_form("id,title\\n1,Rain\\n2,Snow\\n", True), _foreign_form("Rain, snow\\nSun, wind\\nFog, ice\\n", True)
   ('csv', None)
@@ -81,9 +81,9 @@ def _foreign_form(head: str, is_whole: bool) -> str | None:
 
 
 def _is_table(head: str, delimiter: str, is_whole: bool) -> bool:
-  """Whether three rows or more have the fields of a first row of names, or equally many with a column of plain values.
+  """Whether three rows or more have the fields of a first row of names, or equally many and a column of plain values.
 
-  Prose has blanks behind its commas; the first row of a table has none.
+  Prose has blanks after its commas; the first row of a table has none.
   """
   first = head.partition("\n")[0]
   if delimiter not in first or delimiter + " " in first:

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face library, `hf:PATH[:SPLIT]`: from its hub or from a folder."""
+"""Data sets of Hugging Face's library, `hf:PATH[:SPLIT]`, from its hub or from a folder."""
 
 import glob
 import os
@@ -14,7 +14,8 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
   """One document a record, in the order of the data set, whose rows stay on disk.
 
   PATH is a folder that the library's `save_to_disk` wrote, or whatever its `load_dataset` takes; SPLIT is train by
-  default, and of the latter may be a slice: `hf:stanfordnlp/imdb:unsupervised`, `hf:roneneldan/TinyStories:train[:1%]`.
+  default, and with `load_dataset` may be a slice: `hf:stanfordnlp/imdb:unsupervised`,
+  `hf:roneneldan/TinyStories:train[:1%]`.
 
   Raises:
     UserError: the library is missing or refuses, or there is no such split or field.

@@ -1,7 +1,7 @@
 """Lines of text files: unpacked (.gz, .zst), checked to be UTF-8 text, split at universal newlines.
 
-`read_lines` streams: one chunk and one line are in memory. Errors name the file and the line or byte offset; behind a
-compressed file the offsets count unpacked bytes.
+`read_lines` streams: one chunk and one line are in memory. Errors name the file and the line or byte offset, which in
+compressed files counts unpacked bytes.
 """
 
 import os
@@ -13,14 +13,13 @@ from electra_jax.errors import UserError
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
-
-HEAD_BYTES = 1 << 16  # of a file, that tell its form
+HEAD_BYTES = 1 << 16  # the beginning of a file, which tells its form
 _CONVERT = "convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`"
-# Suffix after which a file name counts as if it were not there -> how the file is packed.
+# Suffix that is ignored in a file name -> how the file is packed.
 COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 TAR_MARK = slice(257, 262)  # where a tar archive says "ustar"
 
-# Files whose first bytes say that they are no text: what a user most often leaves in a corpus folder.
+# First bytes of files that are not text, such as users leave in a corpus folder.
 BINARY_MAGIC = {
   b"\x1f\x8b": "gzip (the name must end in .gz)", b"\x28\xb5\x2f\xfd": "zstd (the name must end in .zst)",
   b"PK\x03\x04": "zip", b"%PDF": "PDF", b"PAR1": "Parquet", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG",
@@ -32,7 +31,7 @@ BINARY_MAGIC = {
 
 
 def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]:
-  """(line number from 1, line without its end) of a text file, which a suffix of COMPRESSIONS unpacks.
+  """(line number from 1, line without its end) of a text file, unpacked if it has a suffix of COMPRESSIONS.
 
   A UTF-8 byte order mark and NUL characters are dropped.
 
@@ -40,19 +39,19 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
       MAX_LINE_BYTES.
   """
-  pending, nuls = bytearray(), 0  # the bytes that no line has yet, and how many of them are NUL
+  pending, nuls = bytearray(), 0  # the bytes after the last complete line, and how many of them are NUL
   offset, count = 0, 0  # of the first byte of `pending`; lines so far
   for chunk in _chunks(path):
     if not offset and not pending:
       _check_text(chunk, path)
       if chunk.startswith(b"\xef\xbb\xbf"):
         chunk, offset = chunk[3:], 3
-    searched = max(0, len(pending) - 1)  # no line ends before: a line of any length is searched once
+    searched = max(0, len(pending) - 1)  # no line ends before it, so even a long line is searched only once
     pending += chunk
     nuls += chunk.count(0)
     if nuls >= 16 and nuls * 32 > len(pending):
       raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
-    # The last byte stays behind, because a "\r" there may be the first half of "\r\n".
+    # The last byte is left, because a "\r" there may be the first half of "\r\n".
     if end := 1 + max(pending.rfind(b"\n", searched), pending.rfind(b"\r", searched, -1)):
       complete, pending = pending[:end], pending[end:]
       nuls = pending.count(0)
@@ -70,7 +69,7 @@ def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]
 
 
 def read_text(path: str) -> str:
-  """A whole file as one text, unpacked and checked as by `read_lines`, whose errors it raises."""
+  """A whole file as one text, unpacked and checked; raises as `read_lines`."""
   return "\n".join(line for _, line in read_lines(path, any_length=True))
 
 
@@ -89,7 +88,7 @@ def _chunks(path: str) -> Iterator[bytes]:
         yield head
       yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
   except OSError as error:
-    if kind and error.errno is None:  # of the library, not of the disk
+    if kind and error.errno is None:  # from the library, not from the disk
       raise UserError(f"A {kind} file is damaged or truncated", got=f"{path}: {error}", fix="copy or pack it again; "
                       f"`{kind} -t FILE` tests it", allowed=f"a complete {kind} file") from error
     raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",

@@ -1,4 +1,4 @@
-"""Provenance of shards: the text that they were made from, and whether a run asks for the same.
+"""Provenance of shards: the text that they were made from, and whether a run asks for the same one.
 
 `manifest.json` holds it under `source`: the keys of config.data that choose the text, the files with their sizes, and a
 checksum of the text itself.
@@ -25,9 +25,9 @@ def describe(config_data: ConfigDict) -> dict:
 
 
 def check(source: dict, config_data: ConfigDict, directory: str) -> str | None:
-  """Compares the source of shards with what a config asks for; returns what there is to say.
+  """Compares the source of shards with the text that a config asks for; returns a note or warning, if any.
 
-  Without data.path nothing is asked for, and the shards are used as they are.
+  Without data.path the config asks for none, and the shards are used as they are.
 
   Raises:
     UserError: the config asks for another text, or for other parts of it.
@@ -38,7 +38,7 @@ def check(source: dict, config_data: ConfigDict, directory: str) -> str | None:
   is_same_path = os.path.abspath(source["path"]) == os.path.abspath(config_data.path)
   try:
     changes = _changes(source["files"], describe(config_data)["files"])
-  except UserError:  # it is not there any more
+  except UserError:  # it is no longer there
     changes = [] if is_same_path else ["there is nothing to compare with"]
   weights = [[weight for _, weight in parse_path(path)] for path in (source["path"], config_data.path)]
   is_moved = not is_same_path and bool(source["files"]) and not changes and weights[0] == weights[1]
@@ -59,13 +59,13 @@ def check(source: dict, config_data: ConfigDict, directory: str) -> str | None:
 
 
 def check_same_text(before: dict | None, source: dict, workdir: str) -> None:
-  """That a run resumes on the text that it was trained on.
+  """Checks that a run resumes on the text that it was trained on.
 
   Args:
-    before: path and checksum that the run has recorded; None where it has no checkpoint.
+    before: path and checksum that the run has recorded; None if it has no checkpoint.
 
   Raises:
-    UserError: the shards are made from another text by now.
+    UserError: the shards now hold another text.
   """
   if before and before["checksum"] != source["checksum"]:
     raise UserError(f"The shards hold another text than the one that {workdir} was trained on",
@@ -76,7 +76,7 @@ def check_same_text(before: dict | None, source: dict, workdir: str) -> None:
 
 
 def _changes(before: dict[str, int], now: dict[str, int]) -> list[str]:
-  """How the files differ, by their names below the folder that they have in common."""
+  """How the files differ, by their names below their common folder."""
   before, now = _relative(before), _relative(now)
   return [f"{name}: {_size(before, name)} then, {_size(now, name)} now" for name in sorted(before.keys() | now.keys())
           if before.get(name) != now.get(name)]

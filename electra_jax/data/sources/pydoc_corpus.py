@@ -2,9 +2,9 @@
 
 The embedded corpus `pydoc:` is the Python language reference (`pydoc_data.topics`) and the docstrings of the standard
 library and of the packages that this project installs, cleaned to sentences. Sources are read, never imported. One
-document per module or topic; a paragraph that was seen before is left out. The documents come in the order of a hash
-of their names, so that any first part of the corpus is a fair sample of it. Another Python or other packages give
-another corpus; the same ones give the same.
+document per module or topic; a repeated paragraph is left out. The documents come in the order of a hash of their
+names, so that any first part of the corpus is a fair sample of it. Another Python or other packages give another
+corpus; the same ones give the same.
 """
 
 import ast
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 
 STANDARD_LIBRARY = ""  # in `PACKAGES`: the modules of Python itself
 
-# Packages with much English in their docstrings; those that are not installed are passed over.
+# Packages with much English in their docstrings; those that are not installed are skipped.
 PACKAGES = (STANDARD_LIBRARY, "numpy", "scipy", "sklearn", "matplotlib", "jax", "flax", "optax", "orbax", "chex",
             "tensorflow", "keras", "tensorflow_datasets", "absl", "etils", "google", "joblib", "tokenizers",
             "huggingface_hub", "fsspec", "tqdm", "rich", "grpc", "h5py", "PIL", "dateutil", "requests", "urllib3",
@@ -40,7 +40,7 @@ MIN_PARAGRAPH_CHARACTERS = 40
 
 
 def read(path: str = "pydoc:", reading: object = None) -> Iterator[list[str]]:
-  """The documents of the embedded corpus; the arguments only fit it into `documents.SOURCES`.
+  """The documents of the embedded corpus; the arguments are those of `documents.SOURCES`, and unused.
 
   Making it takes some 15 s; a second reading in the same process gets the documents that the first one made.
   """
@@ -86,11 +86,11 @@ def _topics() -> dict[str, str]:
 
 
 def _modules(package: str) -> Iterator[tuple[str, str]]:
-  """(dotted-like name that is the same on every machine, source file) of each module of a package."""
+  """(name that is the same on every machine, source file) of each module of a package."""
   if package == STANDARD_LIBRARY:
     roots = [sysconfig.get_path("stdlib")]
   else:
-    spec = importlib.util.find_spec(package)  # of a top-level name this imports nothing
+    spec = importlib.util.find_spec(package)  # imports nothing for a top-level name
     roots = list(spec.submodule_search_locations or ()) if spec else []
   for root in roots:
     for folder, subfolders, names in os.walk(root):
@@ -101,7 +101,7 @@ def _modules(package: str) -> Iterator[tuple[str, str]]:
           yield f"{package}/{os.path.relpath(path, root)}", path
 
 
-# Behind the head of a file or of a block. Parsing whole files with `ast` finds the same several times as slowly.
+# After the head of a file or of a block. Parsing whole files with `ast` finds the same, but is several times slower.
 _DOCSTRING = re.compile(r"""(?:\A|:[ \t]*(?:\#[^\n]*)?\n)(?:\s|\#[^\n]*\n)*([rRuU]?("{3}|'{3})(?:[^\\]|\\.)*?\2)""",
                         re.DOTALL)
 
@@ -119,7 +119,7 @@ def docstrings(path: str) -> Iterator[str]:
 
 
 _HEADING = re.compile(r"^.*\n *([=\-~^\"'*+#])\1{2,} *$|^ *\w+( \w+)?: *$", re.MULTILINE)  # underlined; "Args:"
-# What stands before the text of an item: a list's mark, "x, y : int", "name (type): ", ":param x: ".
+# What comes before the text of an item: a list's mark, "x, y : int", "name (type): ", ":param x: ".
 _ITEM = re.compile(r"^ *(?:[-*+•] |\(?\w{1,2}[.)] |[\w*`., ]+ : .*$|[\w*`.]+(?: \([^)\n]*\))?: |:\w+[^:`\n]*: )",
                    re.MULTILINE)
 _CODE = re.compile(r"^ *(?:>>>|\.\.\. |\.\. \w).*$", re.MULTILINE)
@@ -144,7 +144,7 @@ def prose(text: str) -> Iterator[str]:
 
 
 def _is_sentence(text: str) -> bool:
-  """At least four words, capital to full stop, ASCII, hardly a symbol, and four words of five without digits."""
+  """At least four words, from a capital to a full stop, ASCII, with few symbols and four of five words all letters."""
   num_words = text.count(" ") + 1
   return (num_words >= 4 and "//" not in text and _SENTENCE.match(text) is not None
           and len(_SYMBOLS.findall(text)) * 12 <= num_words and len(_WORD.findall(text)) >= 0.8 * num_words)

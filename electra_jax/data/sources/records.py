@@ -1,4 +1,4 @@
-"""Records that hold documents: JSON lines, JSON arrays, CSV, TSV and Parquet, and what happens to those without text.
+"""Records that hold documents (JSON lines, JSON arrays, CSV, TSV and Parquet), and how those without text are handled.
 
 A record holds one document in its text field, a paragraph on each line.
 """
@@ -15,7 +15,7 @@ from electra_jax.data.sources.files import open_file
 from electra_jax.data.sources.lines import read_lines, read_text, universal_split
 from electra_jax.errors import UserError, named
 
-PARQUET_ROWS = 256  # that are unpacked at once
+PARQUET_ROWS = 256  # unpacked at once
 
 _VALUE = re.compile(r"[^\s,]")  # where a value of JSON begins
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """What a source must know besides its path: keys of config.data, and a place for counts."""
+  """What a source needs besides its path: keys of config.data, and counts of skipped records."""
 
   text_field: str = "text"
   text_format: str = "auto"  # of every file: a row of documents.FORMATS; auto: by name and content
@@ -31,17 +31,17 @@ class Reading:
   skipped: Counter[str] = dataclasses.field(default_factory=Counter)  # why -> how many records
 
   def skip(self, error: UserError) -> None:
-    """Counts a record that is passed over, by the reason; raises it where `on_bad_record` is "error"."""
+    """Counts a skipped record by its reason; raises the error if `on_bad_record` is "error"."""
     if self.on_bad_record == "error":
       raise error
     self.skipped[error.what] += 1
 
   def text_of(self, record: object, place: str) -> str | None:
-    """The text of a record; None for one that is passed over.
+    """The text of a record; None for one that is skipped.
 
     Args:
-      record: a dict, or what stands in place of one.
-      place: how an error calls it: "corpus.jsonl:12".
+      record: a dict, unless the record is bad.
+      place: its name in an error, such as "corpus.jsonl:12".
     """
     field = self.text_field
     if not isinstance(record, dict):
@@ -52,15 +52,15 @@ class Reading:
       fix = "name the field that holds the text: --config.data.text_field=..."
     elif not isinstance(record[field], str):
       got, what = f"a {type(record[field]).__name__}", f'The field "{field}" of a record is no text'
-      fix = "choose the field that holds the text with --config.data.text_field, or repair the record"
+      fix = "name the field that holds the text with --config.data.text_field, or repair the record"
     else:
       return record[field]
     self.skip(UserError(what, got=f"{place}: {got}", allowed=f'records with a string under "{field}"',
-                        fix=f"{fix}; --config.data.on_bad_record=skip passes over such records and counts them"))
+                        fix=f"{fix}; --config.data.on_bad_record=skip skips and counts such records"))
     return None
 
   def documents(self, records: Iterable[tuple[str, object]]) -> Iterator[list[str]]:
-    """The documents of (place, record) pairs, as `text_of` takes them; a blank text is none."""
+    """The documents of (place, record) pairs, as `text_of` takes them; blank texts give none."""
     for place, record in records:
       if document := paragraphs(self.text_of(record, place) or ""):
         yield document
@@ -91,7 +91,7 @@ def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
         reading.skip(UserError(
           "A JSONL record is broken", got=f"{path}:{number}: {error}", allowed="one JSON object per line",
           fix="repair or remove the line; if the file was cut off, copy it again; --config.data.on_bad_record=skip "
-          "passes over such lines and counts them; text that only looks like JSON is read with --config.data."
+          "skips and counts such lines; text that only looks like JSON is read with --config.data."
           "text_format=text"))
 
   return reading.documents(records())
@@ -101,7 +101,7 @@ def read_json(path: str, reading: Reading) -> Iterator[list[str]]:
   """One document a record of an array, or of objects that are written over several lines; the file is in memory.
 
   Raises:
-    UserError: a record without text (unless those are skipped), with file and number; a file that is no JSON.
+    UserError: a record without text (unless those are skipped), with file and number; a file that is not JSON.
   """
   records = enumerate(_json_records(read_text(path), path), 1)
   return reading.documents((f"{path}: record {number}", record) for number, record in records)

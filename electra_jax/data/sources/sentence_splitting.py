@@ -1,7 +1,7 @@
-"""Sentences of a paragraph: the paragraph itself (one sentence a line, as BERT's input has it), or by rule.
+"""Sentences of a paragraph: the paragraph itself (one sentence a line, as in BERT's input), or split by rules.
 
-The formats of RoBERTa section 4.2 are made of sentences. A corpus with a sentence on each line needs nothing; running
-text is split by the rules of Wikimedia's sentencex (abbreviations, numbers, quotes; of many languages).
+The formats of RoBERTa section 4.2 are made of sentences. A corpus with a sentence on each line needs no splitting;
+running text is split by the rules of Wikimedia's sentencex (abbreviations, numbers, quotes; for many languages).
 """
 
 import functools
@@ -11,7 +11,7 @@ from electra_jax.errors import UserError
 
 
 def by_line(paragraph: str) -> list[str]:
-  """The paragraph as the one sentence that it is.
+  """The paragraph, as its only sentence.
 
   >>> by_line("One. Two.")
   ['One. Two.']
@@ -20,15 +20,15 @@ def by_line(paragraph: str) -> list[str]:
 
 
 def by_rules(paragraph: str, language: str) -> list[str]:
-  """The sentences of running text, stripped, none empty; nothing but blanks between them is lost."""
-  import sentencex  # optional: make_splitter has told where it is missing
+  """The sentences of running text, stripped, none empty; only blanks between them are lost."""
+  import sentencex  # optional: make_splitter has checked that it is there
 
   segment = sentencex.segment  # ty: ignore[missing-attribute] - of a compiled module
   return [stripped for sentence in segment(language, paragraph) if (stripped := sentence.strip())]
 
 
 def make_splitter(sentences: str) -> Callable[[str], list[str]]:
-  """paragraph -> sentences, as data.sentences says; it can be pickled.
+  """The function paragraph -> sentences for a value of data.sentences; it can be pickled.
 
   Raises:
     UserError: the package of the rules is missing.

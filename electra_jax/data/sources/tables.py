@@ -1,7 +1,7 @@
 """Tables of text: the records of CSV, TSV and JSON-lines files, each with its line, read strictly.
 
-A record whose fields cannot be told for sure ends the reading with file and line: columns missing or left over, a quote
-that is not closed, a JSON value that is no object or names a field twice. Lines and fields may have any length.
+A record whose fields are not certain ends the reading with file and line: columns missing or left over, a quote that
+is not closed, a JSON value that is not an object or names a field twice. Lines and fields may have any length.
 """
 
 import csv
@@ -34,14 +34,14 @@ def kind_of(path: str) -> str | None:
 
 def read(path: str, header: Sequence[str] | None = None, kind: str | None = None,
          left_out: dict[str, str] | None = None) -> Iterator[tuple[int, dict]]:
-  """(line number from 1, {field: value}) of each record; blank lines and rows of empty fields are passed over.
+  """(line number from 1, {field: value}) of each record; blank lines and rows of empty fields are skipped.
 
-  TSV as GLUE's: quotes mean nothing. CSV: quotes as in RFC 4180; a record has the number of its first line.
+  TSV is read as GLUE's: quotes mean nothing. In CSV quotes are those of RFC 4180; a record has its first line's number.
 
   Args:
     header: column names of a file without a header line.
-    kind: of `KINDS`, where the file's name does not tell it.
-    left_out: where given, a row with too few columns is left out and put down here: "file:line" -> why.
+    kind: a value of `KINDS`; None = by the file's name.
+    left_out: if given, rows with too few columns are left out and recorded here: "file:line" -> why.
 
   Raises:
     UserError: the file or a record is broken; file and line are named.
@@ -54,7 +54,7 @@ def read(path: str, header: Sequence[str] | None = None, kind: str | None = None
 
 
 def columns(path: str, kind: str) -> list[str]:
-  """The fields of the header of a CSV or TSV file; [] where every line is blank."""
+  """The fields in the header of a CSV or TSV file; [] if every line is blank."""
   rows = (_csv_rows if kind == "csv" else _tsv_rows)(path)
   return next((values for _, values in rows if any(value.strip() for value in values)), [])
 
@@ -63,7 +63,7 @@ def parse_object(line: str, where: str) -> dict:
   """The JSON object of a line.
 
   Raises:
-    UserError: it is none, or it names a field twice.
+    UserError: it is not one, or it names a field twice.
   """
   try:
     value = parse_json(line)
@@ -81,8 +81,8 @@ def parse_json(text: str) -> Any:
   """The value of a JSON text.
 
   Raises:
-    ValueError: it is broken, names a field twice, or has half of a surrogate pair, which is no character.
-    RecursionError: it is too deep.
+    ValueError: it is broken, names a field twice, or has half of a surrogate pair, which is not a character.
+    RecursionError: it is nested too deeply.
   """
   value = json.loads(text, object_pairs_hook=_unique)
   if _SURROGATE.search(text):

@@ -36,19 +36,19 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
         yield place, {field: text.decode("utf-8") if isinstance(text, bytes) else text}
       except UnicodeDecodeError as error:
         reading.skip(UserError("A TFDS record is not UTF-8", got=f"{place}: {error}", allowed="UTF-8 text",
-                               fix="--config.data.on_bad_record=skip passes over such records and counts them"))
+                               fix="--config.data.on_bad_record=skip skips and counts such records"))
 
   return reading.documents(records())
 
 
 def load(path: str, name: str, split: str, *, fix: str, only: str = "") -> tuple[Any, Iterable[dict]]:
-  """(features, rows as NumPy) of a split; TFDS downloads a data set that is not in its folder yet, which
-  is TFDS_DATA_DIR of the environment or ~/tensorflow_datasets.
+  """(features, rows as NumPy) of a split; TFDS downloads a data set that is not yet in its folder, TFDS_DATA_DIR of the
+  environment or ~/tensorflow_datasets.
 
   Args:
-    path: how an error calls the data set.
-    fix: what to do where the data set cannot be had.
-    only: a feature that alone is decoded, if there is one of this name.
+    path: the data set's name in an error.
+    fix: what to do if the data set cannot be had.
+    only: the only feature to decode, if there is one of this name.
 
   Raises:
     UserError: there is no such data set or split, or it cannot be fetched.
