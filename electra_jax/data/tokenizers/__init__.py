@@ -1,11 +1,12 @@
 """Loading of tokenizers (saved by us or published), and training of one on the corpus.
 
-The kinds are in `kinds`, their training in `training`; this file holds the table and the disk.
+The kinds are in `kinds`, their training in `training`; here are the table of both and the work on the disk.
 """
 
 import functools
 import json
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -34,11 +35,12 @@ TOKENIZERS: dict[str, Kind] = {
   "byte_bpe": Kind(ByteBPE, train_byte_bpe),
 }
 
+
 def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], directory: str, seed: int) -> Tokenizer:
-  """Learns a vocabulary from the first `training_bytes` of the texts and writes it; prints progress.
+  """Learns a vocabulary from the first `training_bytes` of the texts and writes it; shows progress.
 
   The directory appears complete or not at all. A corpus with fewer distinct pieces than `vocab_size` gives a smaller
-  vocabulary, which is said and recorded (`Tokenizer.vocab_size`).
+  vocabulary, which is printed and recorded (`Tokenizer.vocab_size`).
 
   Raises:
     UserError: the directory is taken, there is no text, the vocabulary is too small, or the disk refuses.
@@ -51,7 +53,7 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
     raise UserError("There is no text to learn a vocabulary from", got="no text that is not blank",
                     allowed="some megabytes of text", fix="check --config.data.path and --config.data.heldout_share")
   with tqdm(total=config_tokenizer.training_bytes, desc=f"Training {kind} tokenizer", unit="B", unit_scale=True,
-            mininterval=1.0, disable=None) as bar:  # None: off a terminal
+            mininterval=1.0, disable=None) as bar:  # None: not shown unless on a terminal
     limited = _limited(first, texts, config_tokenizer.training_bytes, bar)
     files = TOKENIZERS[kind].train(limited, config_tokenizer.vocab_size, lowercase, seed)
   tokenizer = TOKENIZERS[kind].tokenizer(files, lowercase, source="the new vocabulary")
@@ -75,7 +77,7 @@ def _limited(first: str, texts: Iterator[str], training_bytes: int, bar: tqdm) -
     yield text
     text = next(texts, None)
   bar.set_description("Learning the vocabulary")
-  bar.refresh()  # the libraries are silent from here on
+  bar.refresh()  # from here on the libraries show nothing
 
 
 def load_tokenizer(path: str, config_tokenizer: ConfigDict | None = None) -> Tokenizer:
@@ -88,10 +90,10 @@ def load_tokenizer(path: str, config_tokenizer: ConfigDict | None = None) -> Tok
   Args:
     path: file or directory.
     config_tokenizer: `config.data.tokenizer`; if given, the kind, lowercasing and size must agree with it, and its
-      lowercasing counts where the settings do not say.
+      lowercasing counts if the settings name none.
 
   Raises:
-    UserError: nothing is found, the files are damaged, a special token is missing, or the config asks for another.
+    UserError: nothing is found, the files are damaged, a special token is missing, or the config asks for another one.
   """
   if not path.strip() or not os.path.exists(path):
     raise UserError("The tokenizer does not exist", got=repr(path),
@@ -137,7 +139,7 @@ def _load_saved(directory: str, facts_path: str) -> Tokenizer:
     tokenizer_class = TOKENIZERS[facts["kind"]].tokenizer
     if os.path.exists(os.path.join(directory, published_tokenizer.FILE)):
       tokenizer_class = published_tokenizer.PublishedTokenizer
-    files = {name: _read(os.path.join(directory, name)) for name in tokenizer_class.file_names}
+    files = {name: pathlib.Path(directory, name).read_bytes() for name in tokenizer_class.file_names}
     lowercase, fingerprint = facts["lowercase"], facts["fingerprint"]
   except (ValueError, KeyError, TypeError, OSError) as error:
     raise damaged(f"{facts_path}: {error!r}") from error
@@ -145,8 +147,3 @@ def _load_saved(directory: str, facts_path: str) -> Tokenizer:
   if tokenizer.fingerprint != fingerprint:
     raise damaged(f"{directory}: the files' fingerprint is {tokenizer.fingerprint[:12]}, not {str(fingerprint)[:12]}")
   return tokenizer
-
-
-def _read(path: str) -> bytes:
-  with open(path, "rb") as file:
-    return file.read()

@@ -14,7 +14,7 @@ import numpy as np
 from electra_jax import files
 from electra_jax.errors import UserError
 
-# role -> the names that published vocabularies give it; the first one found counts (XLNet has both <cls> and <s>).
+# role -> its names in published vocabularies; the first one found counts (XLNet has both <cls> and <s>).
 SPECIAL_NAMES = {
   "pad": ("[PAD]", "<pad>"),
   "unk": ("[UNK]", "<unk>"),
@@ -25,7 +25,7 @@ SPECIAL_NAMES = {
 LACKS_ROLES = "The vocabulary lacks special tokens that pre-training needs"
 FACTS_FILE = "tokenizer_facts.json"
 
-# Entries that fill a vocabulary up to a round size (BERT, fairseq, T5); they occur in no text.
+# Entries that fill a vocabulary up to a round size (BERT, fairseq, T5) and occur in no text.
 _FILLERS = re.compile(r"\[unused\d+\]|<unused_?\d+>|madeupword\d+")
 
 
@@ -34,25 +34,25 @@ class Tokenizer(ABC):
 
   Attributes:
     kind: its row in `tokenizers.TOKENIZERS`.
-    vocab_size: true count of entries, which may be below the size that was asked for.
+    vocab_size: the actual count of entries, which may be below the size asked for.
     pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special roles.
-    special_ids: ascending; these five and all unused or control entries: never masked, never predicted or drawn at
-      random, produced from text only by their names in `encode` and `encode_words` (unk_id also by unknown words).
+    special_ids: ascending; these five and all unused or control entries: never masked, predicted or drawn at random,
+      produced from text only by their names in `encode` and `encode_words` (unk_id also by unknown words).
     fingerprint: SHA-256 over the files that define the tokenizer; equal fingerprints give equal ids.
     lowercase: whether text is lowercased (and, for WordPiece, stripped of accents) first.
     files: name -> content of the defining files.
-    continues_word: bool [vocab]: whether a token continues the word that the token before it begins or continues.
-      Punctuation, and each Chinese or Japanese character, begins anew in every kind, as in BERT's word splitting.
+    continues_word: bool [vocab], whether a token continues the word of the token before it. Punctuation and each
+      Chinese or Japanese character begin a new word in every kind, as in BERT's word splitting.
   """
 
   kind: str
   file_names: ClassVar[tuple[str, ...]]
   special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
-  prefix: str = "##"  # of WordPiece: with what an entry begins that continues a word
-  _roles: Mapping[str, str] = {}  # role -> the entry that plays it, where the vocabulary's own settings say so
+  prefix: str = "##"  # WordPiece: the beginning of an entry that continues a word
+  _roles: Mapping[str, str] = {}  # role -> its entry, if the vocabulary's own settings name one
 
   def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
-    """Builds the tokenizer; `source` is how errors call the vocabulary.
+    """Builds the tokenizer; `source` is the vocabulary's name in errors.
 
     Raises:
       UserError: the files cannot be parsed, or a special token is missing.
@@ -89,10 +89,9 @@ class Tokenizer(ABC):
 
   @functools.cached_property
   def continues_word(self) -> np.ndarray:
-    """See the class."""
     return np.array([i not in self._special and self._continues_word(i) for i in range(self.vocab_size)])
 
-  def __reduce__(self):  # the libraries' objects need not cross process borders, the files do
+  def __reduce__(self):  # only the files go to another process, not the libraries' objects
     return type(self), (self.files, self.lowercase)
 
   @functools.cached_property
@@ -101,14 +100,14 @@ class Tokenizer(ABC):
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
 
   def encode(self, text: str) -> list[int]:
-    """The ids of an example or a question, without [CLS] and [SEP] around it; "[SEP]" within is the special token, as
-    transformers reads it.
+    """The ids of an example or a question, without [CLS] and [SEP] around it; "[SEP]" in it is the special token, as in
+    transformers.
     """
     return self.encode_words(text)[0] if self._special_name.search(text) else self.encode_batch([text])[0]
 
   @abstractmethod
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
-    """The ids of each text of a corpus; "[MASK]" or "<mask>" within is plain text, or masks would not be ours alone."""
+    """The ids of each text of a corpus; "[MASK]" in it is plain text, so that no mask is there before masking."""
 
   @abstractmethod
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -130,7 +129,7 @@ class Tokenizer(ABC):
 
   @abstractmethod
   def tokens(self, ids: Iterable[int]) -> list[str]:
-    """The vocabulary entry behind each id."""
+    """The vocabulary entry of each id."""
 
   def facts(self) -> dict:
     """What `tokenizer_facts.json` records next to the files."""

@@ -1,4 +1,4 @@
-"""Vocabulary of fairseq: the ids that it gives to GPT-2's tokens, from the three files that it reads (RoBERTa)."""
+"""Vocabulary of fairseq: RoBERTa's ids of GPT-2's tokens, from the three files that fairseq reads."""
 
 import json
 import os
@@ -11,7 +11,7 @@ SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq's Dictionary puts 
 
 
 def find(path: str) -> list[str] | None:
-  """The three files if they lie in the folder `path`, or in that of `path` where that is one of them."""
+  """The three files, if all are in the folder `path`, or next to `path` if that is one of them."""
   folder = path if os.path.isdir(path) else os.path.dirname(path)
   if folder != path and os.path.basename(path) not in FILES:
     return None
@@ -20,7 +20,7 @@ def find(path: str) -> list[str] | None:
 
 
 def vocabulary(dict_path: str, encoder_path: str, merges_path: str) -> dict[str, bytes]:
-  """vocab.json and merges.txt of the tokenizer, in the order of fairseq's ids (RoBERTa's, not GPT-2's).
+  """vocab.json and merges.txt with fairseq's ids (RoBERTa's, not GPT-2's).
 
   Args:
     dict_path: dict.txt, a line `<GPT-2 id> <count>` for each token, most frequent first; ids begin at 4.

@@ -1,6 +1,6 @@
 """Tokenizers, text to ids and back: SentencePiece, WordPiece (BERT), byte-level BPE (RoBERTa section 4.4).
 
-A tokenizer is defined by one or two published files (`file_names`) and the fact whether it lowercases.
+A tokenizer is defined by one or two published files (`file_names`) and by whether it lowercases.
 Special ids are looked up in the vocabulary by name, never assumed. In a corpus a literal "[MASK]" or "<mask>" is plain
 text; in examples and questions it is the special token (`Tokenizer.encode`).
 """
@@ -24,10 +24,10 @@ from electra_jax.errors import UserError, named
 
 _IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
 
-_BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # where byte-level BPE always begins a new word
+_BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # there byte-level BPE always begins a new word
 BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's pieces of single bytes
-HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # that have letters of their own in GPT-2's byte alphabet
-KNOWN_CHARACTERS = 2_000_000  # of the words that a tokenizer remembers: about 100 MB
+HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # invisible ones, with letters of their own in GPT-2's byte alphabet
+KNOWN_CHARACTERS = 2_000_000  # in the words that a tokenizer remembers: about 100 MB
 
 
 def entries_of(library: tokenizers.Tokenizer) -> list[str]:
@@ -37,10 +37,10 @@ def entries_of(library: tokenizers.Tokenizer) -> list[str]:
 
 
 class LibraryTokenizer(Tokenizer):
-  """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` knows of no special tokens.
+  """What WordPiece and byte-level BPE share: the `tokenizers` library; `_library` has no special tokens.
 
-  Neither kind has a token that reaches across a single space, so each word is encoded once and remembered: a
-  multiple of the library's speed on running text.
+  Neither kind has a token that reaches across a single space, so each word is encoded once and remembered, which is
+  several times as fast as the library on running text.
   """
 
   _library: tokenizers.Tokenizer
@@ -50,7 +50,7 @@ class LibraryTokenizer(Tokenizer):
 
   @functools.cached_property
   def reader(self) -> tokenizers.Tokenizer:
-    """The library's object that takes the names of special tokens in a text for these tokens."""
+    """The library's object that reads the names of special tokens in a text as these tokens."""
     reader = tokenizers.Tokenizer.from_str(self._library.to_str())
     # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
     reader.add_special_tokens([
@@ -60,7 +60,7 @@ class LibraryTokenizer(Tokenizer):
 
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     if self._known_characters > KNOWN_CHARACTERS:
-      self._known, self._known_characters = {}, 0  # a new one: another thread may read the old one
+      self._known, self._known_characters = {}, 0  # a new dict: another thread may be reading the old one
     ids_of = self._known
     words_of = [self._words(text) for text in texts]
     new = [word for word in set().union(*words_of) if word not in ids_of]
@@ -72,7 +72,7 @@ class LibraryTokenizer(Tokenizer):
 
   @abstractmethod
   def _words(self, text: str) -> list[str]:
-    """Parts of a text whose ids, one after the other, are those of the text."""
+    """Parts of a text whose concatenated ids are those of the text."""
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     encoding = self.reader.encode(text, add_special_tokens=False)
@@ -108,14 +108,14 @@ class WordPiece(LibraryTokenizer):
     return self._entries
 
   def _words(self, text: str) -> list[str]:
-    return text.split(" ")  # not at other blanks: some of them are removed, and join what they part
+    return text.split(" ")  # not at other blanks: some of them are removed, which joins what they separate
 
   def _continues_word(self, token_id: int) -> bool:
     return self._entries[token_id].startswith(self.prefix)
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Sets the steps before the vocabulary, alike for training and use."""
+    """Sets the steps before the vocabulary, the same for training and use."""
     library.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
                                                     lowercase=lowercase)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -124,7 +124,7 @@ class WordPiece(LibraryTokenizer):
 class ByteBPE(LibraryTokenizer):
   """GPT-2's byte-level BPE with RoBERTa's special tokens (RoBERTa section 4.4): any text, no unknown token.
 
-  No space is put before a text's first word, as in fairseq's preprocessing of RoBERTa's corpora.
+  No space is added before a text's first word, as in fairseq's preprocessing of RoBERTa's corpora.
   """
 
   kind = "byte_bpe"
@@ -147,7 +147,7 @@ class ByteBPE(LibraryTokenizer):
 
   @classmethod
   def make_library(cls, files: Mapping[str, bytes], lowercase: bool) -> tokenizers.Tokenizer:
-    """The library's object of the two files, without special tokens."""
+    """The library's object made from the two files, without special tokens."""
     vocab = json.loads(files["vocab.json"])
     lines = files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
     merges: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
@@ -158,7 +158,7 @@ class ByteBPE(LibraryTokenizer):
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Sets the steps before the vocabulary, alike for training and use."""
+    """Sets the steps before the vocabulary, the same for training and use."""
     if lowercase:
       library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -169,7 +169,7 @@ class SentencePiece(Tokenizer):
   """A unigram SentencePiece model; a new one falls back to bytes, so that no character is unknown.
 
   Differs from the papers, which use WordPiece and byte-level BPE: it is the default for a new vocabulary because its
-  training is quick, deterministic and needs no word splitting rules.
+  training is fast, deterministic and needs no rules for splitting words.
   """
 
   kind = "sentencepiece"
@@ -225,13 +225,13 @@ class SentencePiece(Tokenizer):
 
 
 class SentencePieceBPE(SentencePiece):
-  """A SentencePiece model of merges; the file alone says of which type it is, so `encode` is the same."""
+  """A SentencePiece model of merges; the library knows the type from the file, so the code is the same."""
 
   kind = "sentencepiece_bpe"
 
 
 def goes_on_from_bytes(entry: str, text: str) -> bool:
-  """Whether an entry of byte-level BPE, which reads as `text`, continues the word before it.
+  """Whether an entry of byte-level BPE, which decodes to `text`, continues the word before it.
 
   A text's first word has no space either, so it counts as continuing the paragraph before it.
   """
@@ -239,15 +239,15 @@ def goes_on_from_bytes(entry: str, text: str) -> bool:
 
 
 def goes_on_from_piece(piece: str) -> bool:
-  """Whether a piece of SentencePiece (of a byte: <0xE4>) continues the word before it."""
+  """Whether a piece of SentencePiece (a byte is <0xE4>) continues the word before it."""
   byte = BYTE.fullmatch(piece)
   return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
 
 
 def byte_of(letter: str) -> int | None:
-  """The byte that a letter of GPT-2's byte alphabet stands for; None: it is none of its letters."""
+  """The byte that a letter of GPT-2's byte alphabet stands for; None if it is not one of its letters."""
   number = ord(letter)
-  if number > 255:  # of the bytes that are no visible letters, from 0 on
+  if number > 255:  # an invisible byte, counted from 0
     return HIDDEN_BYTES[number - 256] if number - 256 < len(HIDDEN_BYTES) else None
   return None if number in HIDDEN_BYTES else number
 
@@ -257,7 +257,7 @@ def _is_inside_character(byte: int) -> bool:
 
 
 def _is_inside_word(text: str) -> bool:
-  """Whether a piece that stands without a space before it belongs to the word before: letters, digits, accents."""
+  """Whether a piece without a space before it belongs to the word before: letters, digits, accents."""
   first = text[:1]
   return (first.isalnum() or unicodedata.category(first or " ").startswith("M")) and not _IDEOGRAPHS.match(text)
 
@@ -268,7 +268,7 @@ def _lower(text: str) -> str:
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-  """The range without spaces and invisible characters (of control or of format) at its beginning."""
+  """The range without spaces and invisible (control or format) characters at its beginning."""
   while start < end and (text[start].isspace() or unicodedata.category(text[start]) in ("Cc", "Cf")):
     start += 1
   return start, end

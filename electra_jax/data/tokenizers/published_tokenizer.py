@@ -16,8 +16,8 @@ def files_of(library: tokenizers.Tokenizer, roles: Mapping[str, str]) -> dict[st
   """The file that defines a `PublishedTokenizer`.
 
   Args:
-    library: with every added token; what it does around and behind a text is left out.
-    roles: role (`SPECIAL_NAMES`) -> entry, where the settings name it.
+    library: with all added tokens; its padding, truncation and post-processing are left out.
+    roles: role (`SPECIAL_NAMES`) -> entry, if the settings name one.
   """
   library.no_padding()
   library.no_truncation()
@@ -26,7 +26,7 @@ def files_of(library: tokenizers.Tokenizer, roles: Mapping[str, str]) -> dict[st
 
 
 def kind_of(content: dict) -> str | None:
-  """The row of `tokenizers.TOKENIZERS` whose entries read like those of a tokenizer.json; None: none."""
+  """The row of `tokenizers.TOKENIZERS` whose entries read like those of a tokenizer.json; None if there is none."""
   model, steps = content["model"], set(_types(content.get("pre_tokenizer"))) | set(_types(content.get("normalizer")))
   if model["type"] == "BPE":
     is_marked = {"Metaspace", "Prepend"} & steps
@@ -43,7 +43,7 @@ def _types(step: dict | None) -> Iterator[str]:
 
 
 def _without_special_tokens(content: dict) -> dict:
-  """A tokenizer.json that makes no special token of a text but the unknown one: their entries have unheard-of names."""
+  """A tokenizer.json that reads no special token in a text but the unknown one: the others have names nobody writes."""
   model, vocab = content["model"], content["model"]["vocab"]
   unknown = vocab[model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
   entries = {entry[0] for entry in vocab} if isinstance(vocab, list) else vocab.keys()
@@ -56,7 +56,7 @@ def _without_special_tokens(content: dict) -> dict:
 
 
 class PublishedTokenizer(kinds.LibraryTokenizer):
-  """Any tokenizer.json whose kind is known; a text is encoded as a whole, for settings may reach across spaces."""
+  """Any tokenizer.json of a known kind; a text is encoded as a whole, because its settings may reach across spaces."""
 
   kind = "published"
   file_names = (FILE,)
@@ -67,8 +67,8 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
     self.prefix = content["tokenizer"]["model"].get("continuing_subword_prefix") or "##"
     self._reader = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
     self._library = tokenizers.Tokenizer.from_str(json.dumps(_without_special_tokens(content["tokenizer"])))
-    self._library.encode_special_tokens = True  # of those that are left, names are plain text
-    if self.kind == "byte_bpe":  # ranges of characters without the space in front
+    self._library.encode_special_tokens = True  # the names of those left are plain text
+    if self.kind == "byte_bpe":  # character ranges without the space in front
       self._reader.post_processor = processors.ByteLevel(trim_offsets=True)
     normalizer = self._library.normalizer
     self.lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")

@@ -15,20 +15,20 @@ from electra_jax.data.tokenizers.training import merges_text
 from electra_jax.errors import UserError
 
 UNSUPPORTED = "The settings next to the vocabulary are not supported"
-# Next to a vocabulary they say how a text is read.
+# Files next to a vocabulary that say how a text is read.
 SETTINGS = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
-# Published files' other names (GPT-2, fairseq) -> ours; besides, any *.model counts as SentencePiece's.
+# Other names of published files (GPT-2, fairseq) -> ours; any *.model counts as SentencePiece's, too.
 ALIASES = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
 KINDS = (kinds.ByteBPE, kinds.SentencePiece, kinds.WordPiece, kinds.SentencePieceBPE)
-CAPITALS = 0.05  # share of the words of a vocabulary above which it is cased
+CAPITALS = 0.05  # share of words with capitals above which a vocabulary is cased
 
 
 def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> Tokenizer:
   """The tokenizer of published files: a folder, or one file of it.
 
   Args:
-    kind: the one that is wanted, where a folder has the files of several.
-    lowercase: what the config asks for; it counts where the settings do not say.
+    kind: the wanted one, if a folder has the files of several.
+    lowercase: what the config asks for; it counts if the settings name none.
 
   Raises:
     UserError: there is no vocabulary, it is damaged, or its settings are not supported.
@@ -54,7 +54,7 @@ def load(path: str, kind: str | None = None, lowercase: bool | None = None) -> T
 
 
 def _files(path: str) -> dict[str, str]:
-  """Our names -> paths of what lies in a folder; of a file it and what is read with it, under any name."""
+  """Our names -> paths of the files in a folder, or of one file (under any name) and those read with it."""
   folder, name = (path, "") if os.path.isdir(path) else os.path.split(path)
   folder = folder or "."
   files = {_our_name(other): os.path.join(folder, other) for other in sorted(os.listdir(folder))}
@@ -71,10 +71,10 @@ def _our_name(name: str) -> str:
 
 
 def _read(path: str) -> bytes:
-  """A file without the byte order mark that some editors put in front.
+  """The bytes of a file without the byte order mark that some editors put in front.
 
   Raises:
-    UserError: it is of UTF-16.
+    UserError: it is in UTF-16.
   """
   with open(path, "rb") as file:
     content = file.read()
@@ -85,13 +85,13 @@ def _read(path: str) -> bytes:
 
 
 def _lowercase(entries: list[str], lowercase: bool | None, where: str) -> bool:
-  """What the config asks for, else what the entries look like.
+  """Whether to lowercase: what the config asks for, else what the entries look like.
 
-  Capitals in a lowercased vocabulary are wasted, but text with capitals is [UNK] for a vocabulary without them.
+  Capitals in a vocabulary are wasted on lowercased text, but words with capitals are [UNK] in a vocabulary without.
   """
   share = _share_of_capitals(entries)
   if lowercase is False and share == 0:
-    return True  # `_check_config` refuses it, with the reason
+    return True  # `_check_config` refuses this, with the reason
   if lowercase and share > CAPITALS:
     logging.warning("The vocabulary in %s has capitals in %.0f %% of its words, and data.tokenizer.lowercase=True "
                     "makes no use of them.", where, 100 * share)
@@ -110,7 +110,7 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
               'set "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json') -> UserError:
     return UserError(UNSUPPORTED, got=f"{folder}: {got}", allowed="what transformers' AutoTokenizer reads", fix=fix)
 
-  os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # of PyTorch, which a tokenizer does without
+  os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about PyTorch, which a tokenizer does not need
   try:
     import transformers
   except ImportError as error:
@@ -133,7 +133,7 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
     reader: Any = transformers.BertTokenizer if is_unnamed else transformers.AutoTokenizer
     theirs = reader.from_pretrained(folder, local_files_only=True, **asked)
     library = theirs.backend_tokenizer
-  except Exception as error:  # of a malformed file the libraries raise anything
+  except Exception as error:  # for a malformed file the libraries raise anything
     first_line = str(error).strip().partition("\n")[0]
     raise refused(f"{named}: {type(error).__name__}: {first_line}") from error
   model = json.loads(library.to_str())["model"]
@@ -149,9 +149,9 @@ def _by_transformers(folder: str, files: dict[str, str], lowercase: bool | None
   roles = {role: name for role in SPECIAL_NAMES if (name := getattr(theirs, f"{role}_token", None))}
   declared = [contents[name].get(key) for name in sorted(SETTINGS) for key in ("mask_token", "added_tokens_decoder")]
   if roles.get("mask") == "<mask>" and not described and not any(isinstance(value, dict) for value in declared):
-    # No file says how it is read: the space before it belongs to it, as in training.
+    # No file says how it is read: the space before belongs to it, as in training.
     library.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
-  if not settings.get("tokenizer_class"):  # nobody has said which entries are special
+  if not settings.get("tokenizer_class"):  # nothing says which entries are special
     usual = {role: name for role, names in SPECIAL_NAMES.items() for name in names[::-1] if name in entries} | roles
     library.add_special_tokens([AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>")
                                 for role, name in usual.items() if role not in roles])
@@ -169,7 +169,7 @@ def _parse(content: bytes, path: str) -> dict:
 
 
 def _of_library(library: tokenizers.Tokenizer, roles: dict[str, str], where: str) -> Tokenizer:
-  """A plain tokenizer of ours, which remembers words, where the library's object is no more; else as it stands."""
+  """A plain tokenizer of ours, which remembers words, if it equals the library's object; else the object as it is."""
   content = json.loads(library.to_str())
   kind, model = published_tokenizer.kind_of(content), content["model"]
   if kind is None:
@@ -193,7 +193,7 @@ def _of_library(library: tokenizers.Tokenizer, roles: dict[str, str], where: str
 
 
 def _essence(library: tokenizers.Tokenizer) -> dict:
-  """What decides ids; what two forms of one tokenizer may differ in is left out."""
+  """The settings that decide the ids, without those in which two forms of one tokenizer may differ."""
   content = json.loads(library.to_str())
   model = {key: value for key, value in content["model"].items() if value not in (None, "", False) and (
     key != "unk_token" or content["model"]["type"] == "WordPiece")}

@@ -1,9 +1,9 @@
-"""SentencePiece models in the words of the `tokenizers` library, so that both give the same ids.
+"""SentencePiece models as objects of the `tokenizers` library that give the same ids.
 
-Its normaliser replaces the longest sequence at each place by a table (NFKC, with case folding in ours); the library's
-takes whole graphemes, looks up how they begin, and loses the rest. Separators that no text has make each grapheme a
-character; NFKC joins the sequences before, held apart wherever SentencePiece's table, which knows only characters
-with the marks that they decompose into, would leave them alone.
+SentencePiece's normaliser replaces the longest sequence at each place by a table (NFKC, with case folding in ours); the
+library's takes whole graphemes, looks up how they begin, and loses the rest. Separators that occur in no text therefore
+make each grapheme a single character. NFKC has joined the sequences before, held apart wherever SentencePiece's table,
+which has only characters with the marks that they decompose into, would leave them alone.
 """
 
 import functools
@@ -19,31 +19,31 @@ from electra_jax.errors import UserError
 
 SPACE = "▁"  # SentencePiece's
 # Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
-# ones. Far lower ones would move the score of unknown characters, which is the minimum minus 10.
+# ones. A far lower one would shift the score of unknown characters, which is the minimum minus 10.
 UNREACHABLE = -100.0
 SEPARATOR = "\ufff8"  # unassigned for ever, and a grapheme of its own; a text that has one loses it
-UNCHANGED = {"\uff5e": "\ufff7"}  # the wide tilde, which NFKC alone replaces -> what it is meanwhile
+UNCHANGED = {"\uff5e": "\ufff7"}  # the wide tilde, which only NFKC replaces -> its stand-in
 
 
 def parse_model(content: bytes) -> Any:
-  """A SentencePiece file as the message that it is; protobuf is needed."""
+  """The protobuf message of a SentencePiece file."""
   from sentencepiece import sentencepiece_model_pb2 as protos
 
   return protos.ModelProto.FromString(content)  # ty: ignore[missing-attribute] - made when it is imported
 
 
 def make_library(content: bytes, unk_id: int, lowercase: bool) -> Library:
-  """The model of a file with its own normaliser, in the order in which SentencePiece works; without special tokens.
+  """The model of a file with its own normaliser, in SentencePiece's order of steps; without special tokens.
 
   Ids are the same for any text, with one exception: in unigram models that were not trained here, pieces of equal sum
-  may change places (of "www", three of ten thousand texts), for SentencePiece adds scores as float32 and the library as
-  float64. Vocabularies trained here have scores that both add exactly.
+  may change places (as in "www", in three of ten thousand texts), because SentencePiece adds scores as float32 and the
+  library as float64. Vocabularies trained here have scores that both add exactly.
 
   Args:
     lowercase: whether a text is lowercased first.
 
   Raises:
-    UserError: the model is neither of unigrams nor of merges.
+    UserError: the model is neither a unigram model nor one of merges.
   """
   proto = parse_model(content)
   types = type(proto.trainer_spec)
@@ -69,9 +69,9 @@ def _unigram(proto, unk_id: int, reachable: tuple[int, ...]) -> models.Model:
 
 
 def _merges(proto, unk_id: int, reachable: tuple[int, ...]) -> models.Model:
-  """Every way to join two pieces into a third, the third one's score first: SentencePiece joins the best, leftmost.
+  """Every way to join two pieces into a third, by the third one's score: SentencePiece joins the best, leftmost first.
 
-  Of one piece's ways that with the longer left part comes first: merging from the left, it is there first.
+  Among the ways to one piece the one with the longer left part comes first: merging from the left, it is there first.
   """
   scores = {piece.piece: piece.score for piece in proto.pieces if piece.type in reachable}
   merges = [(-score, -cut, (piece[:cut], piece[cut:])) for piece, score in scores.items()
@@ -90,7 +90,7 @@ def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
     steps += [normalizers.Replace(meanwhile, character) for character, meanwhile in UNCHANGED.items()]
     steps += [normalizers.Precompiled(spec.precompiled_charsmap), normalizers.Replace(SEPARATOR, "")]
   if spec.remove_extra_whitespaces:
-    # A space in front stays: it is the one that Metaspace would add, or the one behind a mask.
+    # A space in front stays: it is the one that Metaspace would add, or the one after a mask.
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
   return steps
 
@@ -99,8 +99,8 @@ def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
 def _patterns() -> tuple[str, str]:
   """(where NFKC would join or reorder what SentencePiece's table leaves alone, what a grapheme continues with).
 
-  The table has a sequence for each character that decomposes: a base and the marks that follow it there, each also in
-  the forms that are equal under NFKC. A mark behind anything that decomposes itself is in none.
+  The table has a sequence for each character that decomposes: a base and the marks that follow it, each also in the
+  forms that are equal under NFKC. A mark after anything that itself decomposes is in none.
   """
   every = list(map(chr, range(sys.maxunicode + 1)))
   parts = {c: unicodedata.normalize("NFKD", c) for c in every
@@ -109,10 +109,10 @@ def _patterns() -> tuple[str, str]:
   later = {c for sequence in joined for c in sequence[1:]}
   marks = {c for c in every if unicodedata.combining(c)} | later
   marks |= {c for c, sequence in parts.items() if sequence[0] in marks}
-  forms = {c: {c} for sequence in joined for c in sequence}  # a character -> it and what NFKC makes it of
+  forms = {c: {c} for sequence in joined for c in sequence}  # a character -> itself and what NFKC turns into it
   for c, sequence in parts.items():
     forms.setdefault(sequence, set()).add(c)
-  around: dict[str, list[set[str]]] = {}  # a mark -> what stands before it in sequences that continue, and behind it
+  around: dict[str, list[set[str]]] = {}  # a mark -> what comes before and after it inside a sequence
   for sequence in joined:
     for before, mark, behind in zip(sequence, sequence[1:], sequence[2:]):
       befores, behinds = around.setdefault(mark, [set(), set()])

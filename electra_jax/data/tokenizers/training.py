@@ -16,17 +16,17 @@ from tokenizers import models, pre_tokenizers, trainers
 from electra_jax.data.tokenizers import kinds, sentencepiece_library
 from electra_jax.errors import UserError
 
-# Constant, because each thread sums its own share of the expected counts and float sums depend on the split.
+# Constant: each thread sums its own share of the expected counts, and sums of floats depend on the split.
 SENTENCEPIECE_THREADS = 2
-# Log probabilities are multiples of this, so that sums down to -65,536 (thousands of pieces) are exact in float32:
-# whoever adds them finds the same ties between ways to cut a word. It moves a piece's probability by 0.2 % at most.
+# Log probabilities are multiples of this, so that sums down to -65,536 (thousands of pieces) are exact in float32 and
+# every library finds the same ties between ways to cut a word. It changes a piece's probability by at most 0.2 %.
 SCORE_UNIT = 2.0 ** -8
-ALPHABET_COVERAGE = 0.9999  # of a text: what is rarer is mostly noise, and would take the room of words
+ALPHABET_COVERAGE = 0.9999  # of a text: rarer characters are mostly noise and would take the room of words
 
 
 def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int,
                         model_type: str = "unigram") -> dict[str, bytes]:
-  """A unigram model, or with "bpe" one of merges by pair counts; byte fallback; NFKC, with case folding if lowercase.
+  """A unigram model, or with "bpe" one of merges; byte fallback; NFKC, with case folding if lowercase.
 
   Raises:
     UserError: the vocabulary is too small for the characters of the texts, or the texts are too few.
@@ -35,7 +35,7 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
   ascii_characters = string.digits + string.punctuation + string.ascii_letters
   model, faults = io.BytesIO(), []
 
-  def guarded() -> Iterator[str]:  # SentencePiece makes a RuntimeError of its own of whatever is raised here
+  def guarded() -> Iterator[str]:  # SentencePiece turns whatever is raised here into a RuntimeError
     try:
       yield from texts
     except Exception as error:
@@ -70,7 +70,7 @@ def _with_exact_sums(model: bytes) -> bytes:
 
 
 def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
-  """A WordPiece vocabulary. The texts (at most `training_bytes`) are held in memory.
+  """A WordPiece vocabulary; holds the texts (at most `training_bytes`) in memory.
 
   Differs from BERT's own, whose trainer was never published: pieces are merged by pair counts, as in BPE.
   """
@@ -90,8 +90,8 @@ def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed
 def _alphabet(texts: list[str], library: tokenizers.Tokenizer, room: int) -> tuple[list[str], list[str]]:
   """The characters that get an entry, and the "##c" of those that can continue a word, both in code point order.
 
-  The most frequent ones after normalisation: as many as fit, until they are ALPHABET_COVERAGE of the text and fill a
-  quarter of the room. Says what share of the text the others are.
+  They are the most frequent ones after normalisation: as many as fit, until they are ALPHABET_COVERAGE of the text and
+  fill a quarter of the room. Prints what share of the text the others are.
   """
   raw, counts = collections.Counter(), collections.Counter()
   for text in texts:
@@ -140,7 +140,7 @@ def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed:
 
 
 def merges_text(merges: list) -> str:
-  """merges.txt from the merges of a tokenizer.json, whose older form is "a b" and whose newer is ["a", "b"]."""
+  """merges.txt from the merges of a tokenizer.json, "a b" in its older form and ["a", "b"] in its newer one."""
   lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
   return "\n".join(["#version: 0.2", *lines]) + "\n"
 
