@@ -10,8 +10,8 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import hf_config, mapping, torch_files
 from electra_jax.exchange.mapping import Weights
 
-# Hugging Face's name below `roberta.` -> fairseq's below `encoder.sentence_encoder.`; the head is called the same below
-# `encoder.`. There are no token types; Hugging Face's single row of them is zero.
+# Hugging Face's name below `roberta.` -> fairseq's below `encoder.sentence_encoder.`; the head has the same names below
+# `encoder.`. fairseq has no token types; Hugging Face's single row of them is zero.
 NAMES = {
   "embeddings.word_embeddings": "embed_tokens",
   "embeddings.position_embeddings": "embed_positions",
@@ -31,30 +31,30 @@ LAYER = r"^encoder\.sentence_encoder\.layers\.(\d+)\."
 NO_PARAMETER = re.compile(r".*\.(version|_float_tensor)")  # markers of fairseq's own upgrades
 ACTIVATIONS = {"gelu": "gelu", "gelu_accurate": "gelu_new"}  # "accurate" is the tanh approximation
 OPTIONS = {"encoder_attention_heads": "num_attention_heads", "dropout": "hidden_dropout_prob",
-           "attention_dropout": "attention_probs_dropout_prob"}  # of fairseq -> of config.json
+           "attention_dropout": "attention_probs_dropout_prob"}  # fairseq's -> config.json's
 
 
 def find(path: str) -> str | None:
-  """The .pt file that a path means: itself, or `model.pt` of a folder; None where there is none."""
+  """The .pt file that a path stands for: itself, or `model.pt` in a folder; None if there is none."""
   if os.path.isdir(path):
     path = os.path.join(path, "model.pt")
   return path if os.path.isfile(path) and path.endswith(".pt") else None
 
 
 def read(path: str) -> dict[str, Weights]:
-  """{"encoder": ...} of a fairseq RoBERTa, with its masked-LM head if it has one.
+  """{"encoder": ...} from a fairseq RoBERTa, with its masked-LM head if it has one.
 
-  Nothing in the file is executed: tensors, plain values and the `argparse.Namespace` of its options are all that is
-  let through. Classification heads are named in a warning.
+  Nothing in the file is executed: only tensors, plain values and the `argparse.Namespace` of its options are accepted.
+  A warning names classification heads, which are left out.
 
   Raises:
-    UserError: there is no such file, it holds other objects, it is no RoBERTa, or parameters are missing or unknown.
+    UserError: there is no such file, it holds other objects or another model, or parameters are missing or unknown.
   """
   file = find(path)
   if file is None:
     raise UserError("There is no fairseq checkpoint", got=path, allowed="a .pt file, or a folder with model.pt",
                     fix="check the path; unpack a downloaded .tar.gz first")
-  checkpoint = torch_files.load(file, (argparse.Namespace,), fix="where you trust the file and have fairseq, save its "
+  checkpoint = torch_files.load(file, (argparse.Namespace,), fix="if you trust the file and have fairseq, save its "
                                 "parameters alone: import torch; c = torch.load(FILE, weights_only=False); "
                                 "torch.save({'model': c['model']}, NEW)")
   if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
@@ -75,7 +75,7 @@ def read(path: str) -> dict[str, Weights]:
 
 
 def _normalise(model: dict) -> dict:
-  """The names of the newest fairseq: older ones say decoder, emb_layer_norm, and keep q, k and v in one array."""
+  """Names as in the newest fairseq: older versions say decoder and emb_layer_norm, and keep q, k, v in one array."""
   params = {}
   for name, value in model.items():
     name = re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding.")
@@ -90,7 +90,7 @@ def _normalise(model: dict) -> dict:
 
 
 def _names_of(params: dict) -> dict[str, str]:
-  """Hugging Face's name -> fairseq's newest, of every parameter that the model must have."""
+  """Hugging Face's name -> the newest fairseq's, for every parameter that the model must have."""
   names = {}
   for ours, hf in mapping.encoder_rows(max(1, mapping.num_layers(params, LAYER))).items():
     if ours.startswith("embeddings_project/") or hf == TOKEN_TYPES:
@@ -106,7 +106,7 @@ def _names_of(params: dict) -> dict[str, str]:
 
 
 def _check_names(params: dict, names: dict[str, str], file: str) -> None:
-  """Names what is missing and what would be left over; only classification heads may be."""
+  """Raises if parameters are missing or unknown; only classification heads may be left over."""
   extra = sorted(params.keys() - {*names.values(), OUTPUT_TABLE})
   faults = [f"{name} is missing" for name in sorted(set(names.values()) - params.keys())]
   faults += [f"{name} {tuple(params[name].shape)} is unknown" for name in extra
@@ -128,10 +128,10 @@ def _options(checkpoint: dict) -> dict:
 
 
 def _config(tensors: dict[str, np.ndarray], options: dict) -> dict:
-  """Hugging Face's config.json, by the shapes of the parameters and the options that shapes do not show."""
+  """Hugging Face's config.json, from the shapes of the parameters and the options that shapes do not show."""
   activation = str(options.get("activation_fn", "gelu"))
   if activation not in ACTIVATIONS:
-    raise UserError("The fairseq model has an activation that is not built here", got=activation,
+    raise UserError("The fairseq model has an activation that is not supported", got=activation,
                     allowed=", ".join(ACTIVATIONS), fix="import another model")
   return hf_config.from_shapes(
     "roberta", tensors, hidden_act=ACTIVATIONS[activation], layer_norm_eps=1e-5,  # PyTorch's default

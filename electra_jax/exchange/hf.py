@@ -13,25 +13,25 @@ from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import hf_config, mapping, torch_files
 from electra_jax.exchange.mapping import Weights
 
-# In the order of preference; an index names the shards of one model.
+# In order of preference; an index names the shards of one model.
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-STATE_DICTS = ("model", "state_dict", "model_state_dict", "module")  # of training checkpoints
-PAIR = ("discriminator", "encoder", "generator")  # the folders that tools/export makes of a run with two networks
+STATE_DICTS = ("model", "state_dict", "model_state_dict", "module")  # where training checkpoints keep the tensors
+PAIR = ("discriminator", "encoder", "generator")  # folders that tools/export makes for a run with two networks
 
-# Stored by some versions of transformers, computed by all: no parameters.
+# No parameters: some versions of transformers store them, all compute them.
 BUFFERS = re.compile(r"(.*\.)?embeddings\.(position_ids|token_type_ids)")
-# Second copies of tied arrays -> what they must equal, below the encoder's prefix or among the heads.
+# Second copies of tied arrays -> what they must equal.
 TABLE = "embeddings.word_embeddings.weight"
 TIED = {
   "bert": {"cls.predictions.decoder.weight": f"bert.{TABLE}", "cls.predictions.decoder.bias": "cls.predictions.bias"},
   "roberta": {"lm_head.decoder.weight": f"roberta.{TABLE}", "lm_head.decoder.bias": "lm_head.bias"},
   "electra": {"generator_lm_head.weight": f"electra.{TABLE}"},
 }
-KEPT_NAMES = {"rtd_head": "discriminator", "mlm_head": "generator"}  # what an ELECTRA is called by its head
+KEPT_NAMES = {"rtd_head": "discriminator", "mlm_head": "generator"}  # an ELECTRA's head -> the network's name
 
 
 def find(path: str) -> str | None:
-  """The folder that a path means: itself, or the one with discriminator/ or generator/; None where there is none."""
+  """The folder that a path stands for: a model's, or that of a pair's two folders (PAIR); None if there is none."""
   if os.path.isfile(path) and os.path.basename(path) in FILES:
     path = os.path.dirname(path) or "."
   folders = [path, *(os.path.join(path, name) for name in PAIR)]
@@ -43,19 +43,19 @@ def _is_model(folder: str) -> bool:
     return True
   try:
     with open(os.path.join(folder, "config.json"), "rb") as file:
-      return "model_type" in json.loads(file.read())
+      return "model_type" in json.load(file)
   except (OSError, ValueError, TypeError):
     return False
 
 
 def read(path: str) -> dict[str, Weights]:
-  """The networks of a folder: "encoder"; of an ELECTRA "discriminator" and "generator", whichever are there.
+  """The networks of a folder: "encoder", or for an ELECTRA "discriminator" and "generator", whichever are there.
 
   Names are those of the newest transformers, whatever version wrote the files; half precision becomes float32. Copies
-  of tied arrays and buffers are left out. Tensors next to the encoder that no table knows are named in a warning.
+  of tied arrays and buffers are left out. A warning names tensors outside the encoder that no table has.
 
   Raises:
-    UserError: a file is missing or damaged, holds objects other than tensors, or the model is none of ours.
+    UserError: a file is missing or damaged, holds objects other than tensors, or the model is not supported.
   """
   folder = find(path)
   if folder is None:
@@ -70,27 +70,23 @@ def read(path: str) -> dict[str, Weights]:
 
 
 def read_network(folder: str) -> Weights:
-  """One network.
-
-  Raises:
-    UserError: as `read`.
-  """
+  """One network. Raises as `read`."""
   path = os.path.join(folder, "config.json")
   try:
     with open(path, "rb") as file:
-      config = dict(json.loads(file.read()))  # of bytes: a byte order mark is passed over
+      config = dict(json.load(file))  # from bytes, so that a byte order mark is skipped
   except (OSError, ValueError, TypeError) as error:
     raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
                     allowed="the JSON file next to its weights", fix="download the whole repository again") from error
   hf_config.check_family(config, path)
   stored = _read_tensors(folder)
-  if "model_type" not in config:  # before version 2.5 of transformers nobody wrote it
+  if "model_type" not in config:  # transformers before 2.5 did not write it
     config["model_type"] = next((name for name in mapping.FAMILIES if any(key.startswith(f"{name}.")
                                                                           for key in stored)), "bert")
   model = hf_config.to_model(config, path)
   family = config["model_type"]
   tensors = _check_names(_normalise(stored, family), config, folder)
-  # What config.json left out is filled in, so that no reader has to know transformers' defaults.
+  # Keys that config.json omits are filled in, so that no reader has to know transformers' defaults.
   config |= {key: model[key] for key in hf_config.SAME}
   if family == "roberta":
     config["pad_token_id"] = model["position_offset"] - 1
@@ -102,7 +98,7 @@ def read_network(folder: str) -> Weights:
 
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:
-  """Every tensor of the folder, whole or in shards, as stored."""
+  """Every tensor of the folder, from one file or from shards, as stored."""
   name = next((name for name in FILES if os.path.isfile(os.path.join(folder, name))), None)
   if name is None:
     raise UserError("The folder has no weights", got=f"{folder}: {', '.join(sorted(os.listdir(folder))[:8])}",
@@ -140,7 +136,7 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
 
 
 def _read_bin(path: str) -> dict[str, np.ndarray]:
-  """A state dict of torch.save, or the one in a training checkpoint."""
+  """A state dict written by torch.save, or the one inside a training checkpoint."""
   content = torch_files.load(path)
   if isinstance(content, dict):
     content = next((content[key] for key in STATE_DICTS if isinstance(content.get(key), dict)), content)
@@ -163,7 +159,7 @@ def _damaged(path: str, error: object) -> UserError:
 
 
 def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndarray]:
-  """Names as the newest transformers has them: older ones say gamma and beta, a bare encoder has no prefix."""
+  """Names as in the newest transformers: older versions say gamma and beta, a bare encoder has no prefix."""
   renamed, is_bare = {}, "embeddings.LayerNorm.weight" in tensors or "embeddings.LayerNorm.gamma" in tensors
   for name, value in tensors.items():
     if BUFFERS.fullmatch(name):
@@ -176,8 +172,8 @@ def _normalise(tensors: dict[str, np.ndarray], family: str) -> dict[str, np.ndar
 
 
 def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> dict[str, np.ndarray]:
-  """Without tied copies; names unknown tensors, as an error within the encoder and as a warning next to it, and what a
-  head lacks of which a part is there.
+  """The tensors without tied copies. Raises if the encoder has unknown ones or a head is incomplete; a warning names
+  unknown tensors outside the encoder.
   """
   family = config["model_type"]
   prefix = mapping.FAMILIES[family][0]
@@ -191,12 +187,12 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
   for copy, original in TIED[family].items():
     if copy in tensors:
       value = tensors.pop(copy)
-      tensors.setdefault(original, value)  # of two names for one array some versions store only the second
-      # A fine-tuned or trained copy that has drifted would silently be lost.
+      tensors.setdefault(original, value)  # some versions store the array under its second name only
+      # A copy that training has changed would be lost silently.
       if not np.array_equal(value, tensors[original]):
         faults.append(f"{copy} differs from {original}, to which it should be tied")
   unknown = sorted(name for name in tensors if not mapping.is_known(name, family))
-  # Poolers that no head of the family reads are stored by some versions.
+  # Some versions store poolers that no head of the family reads.
   inside = [n for n in unknown if n.startswith(f"{prefix}.") and ".pooler." not in n]
   faults += [f"{name} {tensors[name].shape} is unknown" for name in inside]
   faults += [f"{name} is missing" for name in hf_config.missing_of_heads(config, tensors)]
@@ -206,7 +202,7 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
 
 
 def _check_sizes(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
-  """Vocabulary and layers of config.json are those of the weights; other sizes are checked where the model is built."""
+  """Raises if config.json and the weights differ in vocabulary or layers; building the model checks other sizes."""
   table = tensors.get(f"{family}.{TABLE}")
   num_layers = mapping.num_layers(tensors)
   for key, what, size, where in (
@@ -222,9 +218,9 @@ def _check_sizes(tensors: dict[str, np.ndarray], family: str, config: dict, fold
 
 
 def with_gelu_layer(params: dict[str, np.ndarray], head: str, hidden_size: int) -> dict[str, np.ndarray]:
-  """A linear head over [CLS] (ELECTRA's, section 3.1) as the two layers that transformers has, which say the same.
+  """A linear head over [CLS] (ELECTRA's, section 3.1) as transformers' two layers, which compute the same.
 
-  gelu(z) - gelu(-z) = z: the hidden layer computes every output and its negative, the second layer subtracts.
+  gelu(z) - gelu(-z) = z: the hidden layer computes each output and its negative, the second layer subtracts them.
 
   >>> two = with_gelu_layer({"h/output/kernel": np.eye(4)[:, :2], "h/output/bias": np.ones(2)}, "h", 4)
   >>> two["h/dense/kernel"].shape, two["h/output/kernel"].T.tolist()
@@ -248,12 +244,12 @@ def with_gelu_layer(params: dict[str, np.ndarray], head: str, hidden_size: int) 
 
 def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokenizer: Tokenizer,
                  labels: Sequence[str] | None = None) -> Weights:
-  """A network as Hugging Face stores it: padding rows of the vocabulary cut, tied copies left to the reader.
+  """A network as Hugging Face stores it: without the vocabulary's padding rows and without tied copies.
 
   Args:
     model: our `config.model` keys, with the network's own sizes.
-    params: path below the network -> array; its token table too, also where another network lends it.
-    labels: names of the outputs of a classification or tagging head; None: LABEL_0, LABEL_1, ...
+    params: path below the network -> array, with its token table even if that belongs to another network.
+    labels: names of a classification or tagging head's outputs; None: LABEL_0, LABEL_1, ...
 
   Raises:
     UserError: transformers has no class with such a head.
@@ -270,17 +266,13 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
     if lacking:
       raise UserError("No class of transformers has this head", got=f"{head} without {', '.join(lacking)}",
                       allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
-                      fix="fine-tune with the dense layer that transformers has over [CLS], or use --format=msgpack")
+                      fix="fine-tune with transformers' dense layer over [CLS], or use --format=msgpack")
   config = hf_config.make(family, model, heads, tokenizer, labels)
   return Weights(config, mapping.to_hf(cut, family))
 
 
 def write_network(folder: str, weights: Weights) -> None:
-  """config.json and model.safetensors, float32, into a folder that exists.
-
-  Raises:
-    OSError: the disk refuses.
-  """
+  """Writes config.json and model.safetensors, float32, to an existing folder; raises OSError if the disk refuses."""
   with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
     json.dump(weights.config, file, indent=2, sort_keys=True)
     file.write("\n")
@@ -288,5 +280,5 @@ def write_network(folder: str, weights: Weights) -> None:
   tensors = {name: np.ascontiguousarray(value, np.float32) for name, value in weights.tensors.items()}
   try:
     safetensors.numpy.save_file(tensors, os.path.join(folder, FILES[0]), metadata={"format": "pt"})
-  except safetensors.SafetensorError as error:  # what a full disk gives
+  except safetensors.SafetensorError as error:  # a full disk
     raise OSError(str(error)) from error

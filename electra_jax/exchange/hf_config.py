@@ -1,4 +1,4 @@
-"""config.json: Hugging Face's description of a model from ours, and ours from theirs."""
+"""config.json: Hugging Face's description of a model, made from ours and turned into ours."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import mapping
 
-# Keys of config.model that are called the same in config.json.
+# Keys that config.model and config.json share.
 SAME = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
         "type_vocab_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps",
         "initializer_range")
-# What config.json may leave out, because transformers' own classes know it; layer_norm_eps is 1e-12 in all three.
+# transformers' defaults for keys that config.json may omit; layer_norm_eps is 1e-12 in all three families.
 OPTIONAL = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
             "layer_norm_eps": 1e-12, "initializer_range": 0.02, "type_vocab_size": 2}
-# What sizes and rates may be: (type, does the value fit, in words).
+# Valid values: (type, predicate, description).
 COUNT = (int, lambda n: n >= 1, "a whole number of at least 1")
 RATE = ((int, float), lambda x: 0 <= x < 1, "a number from 0 to below 1")
 VALUES = dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -38,21 +38,21 @@ ARCHITECTURES = {
     ("roberta", "Roberta", {"mlm_head": "RobertaForMaskedLM"}),
     ("electra", "Electra", {"rtd_head": "ElectraForPreTraining", "mlm_head": "ElectraForMaskedLM"}))
 }
-HEAD_SIZE = 64  # width of one attention head of every published BERT, RoBERTa and ELECTRA; tensors do not show it
+HEAD_SIZE = 64  # width of an attention head in every published BERT, RoBERTa and ELECTRA; tensors do not show it
 FINE_TUNING = ("classification_head", "span_head", "multiple_choice_head", "tagging_head")
 
 
 def heads_of(config: dict, tensors: Iterable[str]) -> tuple[str, ...]:
-  """Our heads that a network has. Those of fine-tuning share tensor names, so the class in config.json decides."""
-  family, named = config["model_type"], config.get("architectures") or ()
+  """A network's heads by our names. Fine-tuning heads share tensor names, so the class in config.json decides."""
+  family, classes = config["model_type"], config.get("architectures") or ()
   return tuple(head for head in mapping.heads_in(tensors, family)
-               if head not in FINE_TUNING or ARCHITECTURES[family][head] in named)
+               if head not in FINE_TUNING or ARCHITECTURES[family][head] in classes)
 
 
 def missing_of_heads(config: dict, tensors: Iterable[str]) -> list[str]:
-  """Names that a head lacks of which other tensors are there, and that no whole head explains.
+  """Tensors missing from a head that is there in part, unless its tensors all belong to complete heads.
 
-  A pooler alone is no part of a head: encoders come with one.
+  A pooler alone does not count as part of a head: encoders come with one.
 
   >>> config = {"model_type": "electra", "architectures": ["ElectraForPreTraining"]}
   >>> missing_of_heads(config, ["discriminator_predictions.dense.weight", "discriminator_predictions.dense.bias",
@@ -62,22 +62,22 @@ def missing_of_heads(config: dict, tensors: Iterable[str]) -> list[str]:
   family, names = config["model_type"], set(tensors)
   rows = mapping.head_rows(family)
   explained = set().union(*(wanted for wanted in rows.values() if wanted <= names))
-  named = {head for head, name in ARCHITECTURES[family].items() if name in (config.get("architectures") or ())}
+  expected = {head for head, name in ARCHITECTURES[family].items() if name in (config.get("architectures") or ())}
   begun = {head: {name for name in wanted & names if ".pooler." not in name} for head, wanted in rows.items()}
-  broken = [head for head in rows if head in named and begun[head] and rows[head] - names] or [
+  broken = [head for head in rows if head in expected and begun[head] and rows[head] - names] or [
     head for head in rows if begun[head] - explained]
-  # Heads that share tensors: the one that lacks least is meant.
+  # Of heads that share tensors, the one that lacks the fewest.
   return sorted(min((rows[head] - names for head in broken), key=len, default=()))
 
 
 def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
-  """The family whose classes compute what a network does, by its `config.model` keys and its heads.
+  """The family whose classes compute a network, by its `config.model` keys and its heads.
 
-  RoBERTa is what counts positions from behind the padding id; ELECTRA what has a projection, judges tokens, or was
-  fine-tuned with GELU (`pooler`) in the layer over [CLS].
+  A RoBERTa counts positions from after the padding id; an ELECTRA has an embedding projection, a replaced-token head,
+  or a GELU in the layer over [CLS] (`pooler`); anything else is a BERT.
 
   Raises:
-    UserError: no family has both.
+    UserError: the network has features of both.
   """
   is_electra = model["embedding_size"] != model["hidden_size"] or "rtd_head" in heads or pooler == "gelu"
   if model["position_offset"]:
@@ -96,10 +96,10 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer: Tokenizer,
   """config.json of a network.
 
   Args:
-    model: our `config.model` keys; a generator's own sizes in place of the encoder's.
-    heads: ours; the first one in the order of ARCHITECTURES names the class.
+    model: our `config.model` keys, with a generator's own sizes.
+    heads: our names; the first in the order of ARCHITECTURES decides the class.
     tokenizer: gives the vocabulary's size (padding rows are cut) and the special ids.
-    labels: names of the outputs of a classification or tagging head.
+    labels: names of a classification or tagging head's outputs.
   """
   rows = ARCHITECTURES[family]
   head = next((head for head in rows if head in heads), None)
@@ -109,7 +109,7 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer: Tokenizer,
             "eos_token_id": tokenizer.sep_id if family == "roberta" else None,
             "classifier_dropout": None, "dtype": "float32"}
   if family == "electra":
-    # The head over [CLS] has a hidden layer with GELU; these four say so for multiple choice.
+    # The head over [CLS] has a hidden layer with GELU; multiple choice needs these four to say so.
     config |= {"embedding_size": model["embedding_size"], "summary_type": "first", "summary_use_proj": True,
                "summary_activation": "gelu", "summary_last_dropout": model["hidden_dropout_prob"]}
   if labels:
@@ -121,7 +121,7 @@ def make(family: str, model: dict, heads: tuple[str, ...], tokenizer: Tokenizer,
 
 
 def from_shapes(family: str, tensors: Mapping[str, np.ndarray], **known: Any) -> dict:
-  """config.json of an encoder by the shapes of its tensors; what these do not show is `known`, or BERT's."""
+  """config.json of an encoder, from the shapes of its tensors, then `known`; what neither shows is BERT's."""
   vocab_size, embedding_size = tensors[f"{family}.embeddings.word_embeddings.weight"].shape
   intermediate_size, hidden_size = tensors[f"{family}.encoder.layer.0.intermediate.dense.weight"].shape
   return {"model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
@@ -135,7 +135,7 @@ def from_shapes(family: str, tensors: Mapping[str, np.ndarray], **known: Any) ->
 
 
 def scores_of(config: dict, num_labels: int) -> str:
-  """What transformers' pipeline makes of a classifier's logits: softmax | sigmoid (each label by itself) | none."""
+  """What transformers' pipeline applies to a classifier's logits: softmax | sigmoid (each label by itself) | none."""
   problem = config.get("problem_type")
   if problem == "regression":
     return "none"
@@ -143,13 +143,9 @@ def scores_of(config: dict, num_labels: int) -> str:
 
 
 def check_family(config: dict, where: str) -> None:
-  """Old files name no family; a name that is there must be one of ours.
-
-  Raises:
-    UserError: it is another.
-  """
+  """Raises a UserError if config.json names another family; old files name none."""
   if config.get("model_type", "bert") not in list(ARCHITECTURES):
-    raise UserError("The weights are of a family that is not built here",
+    raise UserError("The weights are of a family that is not supported",
                     got=f"model_type={config['model_type']!r} in {where}", allowed=", ".join(ARCHITECTURES),
                     fix="use a BERT, RoBERTa or ELECTRA")
 
@@ -158,9 +154,8 @@ def to_model(config: dict, where: str) -> dict:
   """Our `config.model` keys from a config.json; `vocab_size` is theirs, without padding.
 
   Raises:
-    UserError: a size is missing or impossible, or it describes parts that are not built here.
+    UserError: a size is missing or impossible, or the model has parts that are not supported.
   """
-  check_family(config, where)
   family = config["model_type"]
   given: dict[str, Any] = OPTIONAL | config
   _check_values(given, where)
@@ -170,7 +165,7 @@ def to_model(config: dict, where: str) -> dict:
     ("tie_word_embeddings", (True,)), ("is_decoder", (False, None)), ("pruned_heads", ({}, None)))
     if key in given and given[key] not in allowed]
   if missing or unbuilt:
-    raise UserError("config.json does not describe an encoder that is built here",
+    raise UserError("config.json does not describe an encoder that is supported",
                     got=f"{where}: " + named([f"no {key}" for key in missing] + unbuilt),
                     allowed=f"{', '.join(SAME)}; hidden_act of {', '.join(ACTIVATIONS)}; absolute positions, tied "
                     "output table, every head kept", fix="use a plain BERT, RoBERTa or ELECTRA")
@@ -185,13 +180,13 @@ def to_model(config: dict, where: str) -> dict:
     keys = ("hidden_size", "num_attention_heads", "max_position_embeddings", "position_offset")
     raise UserError("The sizes in config.json do not fit each other",
                     got=f"{where}: " + ", ".join(f"{key}={model[key]}" for key in keys),
-                    allowed="a hidden_size that the heads divide, more positions than the padding id takes (RoBERTa)",
+                    allowed="a hidden_size that the heads divide; in RoBERTa more positions than the padding takes",
                     fix="use the config.json that belongs to the weights")
   return model
 
 
 def _check_values(given: dict, where: str) -> None:
-  """Raises where a value has a wrong type or is out of range; what is missing or null is looked at elsewhere."""
+  """Raises if a value has the wrong type or is out of range; missing ones and null are checked elsewhere."""
   faults = [f"{key}={repr(given[key])[:60]}, not {words}" for key, (kind, fits, words) in VALUES.items()
             if given.get(key) is not None and not (
               isinstance(given[key], kind) and not isinstance(given[key], bool) and fits(given[key]))]

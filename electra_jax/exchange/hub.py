@@ -1,4 +1,4 @@
-"""Hugging Face hub: published weights fetched by their name, exports uploaded."""
+"""Hugging Face hub: download of published weights by name, upload of exports."""
 
 import functools
 import os
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from electra_jax.errors import UserError
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # MODEL or OWNER/MODEL
-SECONDS = 1.5  # for the hub's first answer
+SECONDS = 1.5  # that the hub has for its first answer
 DESCRIPTION = ("*.json", "*.txt", "*.model", "README.md")  # sizes and vocabulary
-WEIGHTS = (("model*.safetensors",), ("pytorch_model*.bin",))  # whole or in shards; the second where the first are not
+WEIGHTS = (("model*.safetensors",), ("pytorch_model*.bin",))  # in one file or in shards; the second if no first
 LOGIN = "log in with `hf auth login`, or export HF_TOKEN with a token that may write"
 
 
 def fetch(path: str) -> str:
-  """A path as it is; of a name of the hub that is no path here, the folder of its files in the hub's own cache.
+  """The path itself if it exists; for the name of a model on the hub, its folder in the hub's local cache.
 
-  What is in the cache already is not fetched again, and needs no network.
+  Cached files are not downloaded again and need no network.
 
   Raises:
     UserError: huggingface_hub is not installed, the hub has no such model, or it does not answer.
   """
   path = os.fspath(path)
-  is_here = os.path.exists(path) or os.path.exists(f"{path}.index")  # TensorFlow's stem is no file
+  is_here = os.path.exists(path) or os.path.exists(f"{path}.index")  # a TensorFlow prefix is not a file itself
   return path if is_here or not NAME.fullmatch(path) else _download(path)
 
 
@@ -32,12 +32,12 @@ def _download(name: str) -> str:
   try:
     import huggingface_hub
   except ImportError as error:
-    raise _nowhere(name, "huggingface_hub, which would fetch a model of that name, is not installed",
+    raise _nowhere(name, "huggingface_hub, which could download a model of that name, is not installed",
                    "or pip install huggingface_hub") from error
   fault = None
-  try:  # for the download itself waits for ever where the hub does not answer
+  try:  # first, as the download itself waits for ever if the hub does not answer
     huggingface_hub.HfApi().model_info(name, timeout=SECONDS)
-  except Exception as error:  # its own errors, and those of whichever HTTP library it has
+  except Exception as error:  # its own errors, and those of whichever HTTP library it uses
     fault = error
   try:
     for files in WEIGHTS:
@@ -49,9 +49,9 @@ def _download(name: str) -> str:
     said = fault or error
     raise _nowhere(name, "the Hugging Face hub gives no model of that name "
                    f"({type(said).__name__}: {(str(said).splitlines() or [''])[0]})",
-                   f"or the name and the network; where there is one, hf download {name} "
+                   f"or the name and the network; on a machine with one, hf download {name} "
                    f"--local-dir=models/{name.split('/')[-1]}, and give that folder") from error
-  print(f"{name} is no path here: taken from the Hugging Face hub, now in {folder}.", flush=True)
+  print(f"{name} is not a path here, so it was taken from the Hugging Face hub; it is now in {folder}.", flush=True)
   return folder
 
 
@@ -62,7 +62,7 @@ def _nowhere(name: str, reason: str, fix: str) -> UserError:
 
 
 def repositories(name: str, networks: Sequence[str]) -> dict[str, str]:
-  """Network -> repository: of several networks each has its own.
+  """Network -> repository; each of several networks has its own.
 
   >>> repositories("me/mine", [""]), repositories("me/mine", ["discriminator", "generator"])
   ({'': 'me/mine'}, {'discriminator': 'me/mine-discriminator', 'generator': 'me/mine-generator'})
@@ -71,25 +71,25 @@ def repositories(name: str, networks: Sequence[str]) -> dict[str, str]:
 
 
 def check(name: str) -> None:
-  """Finds out before anything is written whether a model can be uploaded under a name.
+  """Checks, before anything is written, that a model can be uploaded under a name.
 
   Raises:
-    UserError: the name is none of the hub, huggingface_hub is not installed, or the hub does not know the user.
+    UserError: the name is not valid on the hub, huggingface_hub is not installed, or the hub does not know the user.
   """
   if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-    raise UserError("--push names no repository of the hub", got=name, allowed="USER/MODEL or ORGANISATION/MODEL",
-                    fix="for example --push=me/my-electra")
+    raise UserError("--push does not name a repository of the hub", got=name,
+                    allowed="USER/MODEL or ORGANISATION/MODEL", fix="for example --push=me/my-electra")
   try:
     _api().whoami()
-  except Exception as error:  # its own errors, and those of whichever HTTP library it has
-    if isinstance(error, UserError):
-      raise
-    raise UserError("The Hugging Face hub does not know who uploads", got=f"{type(error).__name__}: {error}",
+  except UserError:
+    raise
+  except Exception as error:  # as in `_download`
+    raise UserError("The Hugging Face hub does not know who is uploading", got=f"{type(error).__name__}: {error}",
                     allowed="a token that may write, and a network", fix=LOGIN) from error
 
 
 def upload(folder: str, repository: str) -> str:
-  """Makes the repository if there is none, public unless it exists as a private one, and uploads; its address.
+  """Uploads a folder and returns the repository's address; a repository that does not exist yet is made, public.
 
   Raises:
     UserError: the hub refuses; the folder on disk is complete.
@@ -97,7 +97,7 @@ def upload(folder: str, repository: str) -> str:
   try:
     address = _api().create_repo(repository, exist_ok=True)
     _api().upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by electra_jax")
-  except Exception as error:  # as above
+  except Exception as error:  # as in `_download`
     raise UserError(f"The upload to {repository} has failed", got=f"{type(error).__name__}: {error}",
                     allowed="a token that may write there, and a network",
                     fix=f"{LOGIN}; then `hf upload {repository} {os.path.normpath(folder)}`: it is complete") from error

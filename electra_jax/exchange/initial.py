@@ -1,4 +1,4 @@
-"""Initial parameters from imported weights: what fits is taken, the rest starts fresh."""
+"""Initial parameters from imported weights: networks and heads that fit; the others start fresh."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,17 +13,17 @@ from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.mapping import Weights
 
 GENERATOR = "generator"
-EMBEDDINGS = "embeddings/"  # paths of the tables and of the layer norm behind them
+EMBEDDINGS = "embeddings/"  # begins the paths of the tables and of the layer norm after them
 TABLE = "embeddings/token/embedding"
-SHARING = ("none", "token_embeddings", "embeddings")  # objective.weight_tying, of two networks of any sizes
+SHARING = ("none", "token_embeddings", "embeddings")  # objective.weight_tying for two networks of any sizes
 EMBEDDING_PATHS = tuple(path for path in mapping.ENCODER if path.startswith(EMBEDDINGS))
 VOCABULARY = (TABLE, "mlm_head/output_bias")  # arrays with a row for each token, padded here
 
 
 class Start(NamedTuple):
-  """Parameters to begin with, and what there is to say about them."""
+  """Parameters to start from, and where they came from."""
 
-  params: PyTree  # as the given ones, host arrays where imported
+  params: PyTree  # as given; imported arrays are on the host
   fresh: list[str]  # networks and heads that the weights lack, e.g. "generator", "encoder/nsp_head"
   unused: list[str]  # networks and heads that the run lacks
 
@@ -31,13 +31,13 @@ class Start(NamedTuple):
 def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> Start:
   """The initial parameters of a run with the imported networks put in their places.
 
-  An encoder is taken whole or not at all; its heads where both sides have them. "encoder" or "discriminator" of the
-  weights goes to the kept encoder, "generator" to the generator, or to the only encoder that there is. Rows behind
-  the vocabulary's `num_tokens` are zero: they are no tokens. Where the run shares the token table, both networks must
-  have the same one.
+  An encoder is taken as a whole or not at all, a head if both sides have it. The weights' "encoder" or "discriminator"
+  goes to the kept encoder, "generator" to the generator, or, if it is all that the weights have, to the encoder of a
+  run without a generator. Rows after the vocabulary's `num_tokens` are zero: they are no tokens. Tables that the run
+  shares must be equal in both networks.
 
   Args:
-    params: {network: ...} as the objective initialises them.
+    params: {network: ...} as initialised by the objective.
     num_tokens: entries of the tokenizer.
 
   Raises:
@@ -77,14 +77,14 @@ def _head_of(path: str) -> str:
 
 
 def _sources(weights: Mapping[str, Weights], networks: list[str]) -> dict[str, str]:
-  """The run's network -> that of the weights."""
+  """The run's network -> the weights' network."""
   source = next((name for name in weights if name != GENERATOR), None if GENERATOR in networks else GENERATOR)
   sources = {} if source is None else {next(name for name in networks if name != GENERATOR): source}
   return sources | ({GENERATOR: GENERATOR} if GENERATOR in networks and GENERATOR in weights else {})
 
 
 def _take(weights: Weights, shapes: dict[str, tuple[int, ...]], num_tokens: int) -> dict[str, np.ndarray]:
-  """The arrays at our paths, with as many vocabulary rows as the weights have."""
+  """The arrays at our paths, with the weights' number of vocabulary rows."""
   rows = weights.config["vocab_size"]
   if rows < num_tokens:
     raise UserError("The weights have a smaller vocabulary than the run", got=f"{rows} rows for {num_tokens} tokens",
@@ -95,7 +95,7 @@ def _take(weights: Weights, shapes: dict[str, tuple[int, ...]], num_tokens: int)
 
 
 def _padded(path: str, value: np.ndarray, shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
-  """Float32; of the vocabulary's arrays the rows of tokens, then zeros."""
+  """The array in float32; one with a row for each token ends in rows of zeros."""
   value = np.asarray(value, np.float32)
   if path not in VOCABULARY:
     return value
@@ -105,7 +105,7 @@ def _padded(path: str, value: np.ndarray, shape: tuple[int, ...], num_tokens: in
 
 
 def _shared_encoder(weights: Mapping[str, Weights], source: str, heads: set[str]) -> dict[str, np.ndarray]:
-  """Heads of a generator that is the kept encoder itself; {} where the two differ."""
+  """Heads of a generator that is the kept encoder itself; {} if the two differ."""
   encoder, generator = weights[source].tensors, weights[GENERATOR].tensors
   prefix, rows = mapping.FAMILIES[weights[GENERATOR].config["model_type"]]
   if not all(name in encoder and np.array_equal(value, encoder[name])
@@ -120,7 +120,7 @@ def _tensor_at(path: str, weights: Weights) -> Any:
 
 
 def _check_shared(weights: Mapping[str, Weights], sources: dict[str, str], flat: Mapping[str, object]) -> None:
-  """A generator without embeddings of its own reads the discriminator's; without a token table, that one."""
+  """Raises if the two networks differ in embeddings that the run's generator takes from the discriminator."""
   if GENERATOR not in sources or len(sources) < 2:
     return
   for path in EMBEDDING_PATHS:
@@ -128,12 +128,12 @@ def _check_shared(weights: Mapping[str, Weights], sources: dict[str, str], flat:
     if f"{GENERATOR}/{path}" not in flat and not (first is not None and np.array_equal(first, second)):
       raise UserError("The two networks of the weights do not share their embeddings, but those of the run do",
                       got=f"different {path} in discriminator and generator", allowed="equal ones",
-                      fix="set --config.objective.weight_tying=token_embeddings where only the other tables differ, or "
-                      "none, with equal sizes of the embeddings")
+                      fix="set --config.objective.weight_tying=token_embeddings if only the other tables differ, or "
+                      "none, with embeddings of equal sizes")
 
 
 def sharing(weights: Mapping[str, Weights]) -> str:
-  """Which embeddings a generator and a discriminator have in common: of SHARING the most."""
+  """Which embeddings a generator and a discriminator share: the last row of SHARING that holds."""
   def is_equal(path: str) -> bool:
     tensors = [_tensor_at(path, network) for network in weights.values()]
     return all(np.array_equal(tensors[0], other) for other in tensors[1:])
@@ -144,10 +144,10 @@ def sharing(weights: Mapping[str, Weights]) -> str:
 def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:
   """{"model": ..., "generator": ...}: the branches of our config that describe the networks of the weights.
 
-  `model` has the kept encoder's sizes and `vocab_size` rows; `generator` is there where the weights have both.
+  `model` has the kept encoder's sizes and `vocab_size` rows; there is a `generator` if the weights have both networks.
 
   Raises:
-    UserError: the networks are not built here, or their embeddings have different widths.
+    UserError: the networks are not supported, or their embeddings have different widths.
   """
   models = {name: hf_config.to_model(network.config, name) for name, network in weights.items()}
   encoder = models[next((name for name in models if name != GENERATOR), GENERATOR)]

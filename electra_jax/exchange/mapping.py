@@ -1,4 +1,4 @@
-"""Networks as Hugging Face stores them and names their parameters: one table per family, read in both directions."""
+"""Hugging Face's names and layouts of parameters: one table per family, read in both directions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from electra_jax.errors import UserError, listed, named
 
 
 class Weights(NamedTuple):
-  """A network as Hugging Face would store it. A reader gives {"encoder": ...}, or of an ELECTRA pair
+  """A network as Hugging Face would store it. Readers give {"encoder": ...}, or for an ELECTRA pair
   {"discriminator": ..., "generator": ...}.
   """
 
-  config: dict  # as in config.json: model_type, vocab_size, hidden_size, ... (with Hugging Face's keys)
-  tensors: dict[str, np.ndarray]  # as in model.safetensors: its names, kernels [out, in]; tied copies left out
+  config: dict  # as in config.json: model_type, vocab_size, hidden_size, ...
+  tensors: dict[str, np.ndarray]  # as in model.safetensors, with kernels [out, in], but without tied copies
 
 
 def _dense(ours: str, theirs: str) -> dict[str, str]:
@@ -29,8 +29,8 @@ def _norm(ours: str, theirs: str) -> dict[str, str]:
   return {f"{ours}/scale": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
 
 
-# Ours (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number; a kernel
-# [in, out] is stored transposed there, a table as it is.
+# Our name (below the encoder's path) -> Hugging Face's, below the family's prefix. `{n}` is the layer number. Hugging
+# Face stores a kernel [in, out] transposed, a table as it is.
 ENCODER = {
   "embeddings/token/embedding": "embeddings.word_embeddings.weight",
   "embeddings/position/embedding": "embeddings.position_embeddings.weight",
@@ -47,12 +47,12 @@ ENCODER = {
   **_norm("layer_{n}/feed_forward/layer_norm", "encoder.layer.{n}.output.LayerNorm"),
 }
 
-# One linear layer over every token, named alike in every family: start and end of an answer; a label a token.
+# One linear layer over every token, with the same name in every family: an answer's start and end; a label per token.
 TOKEN_HEADS = _dense("span_head/output", "qa_outputs") | _dense("tagging_head/output", "classifier")
 
 # family -> (prefix of the encoder, names of the heads). The output matrix is the token table, so it has no row.
-# Heads of fine-tuning: `dense` is the hidden layer over [CLS] (tanh for BERT and RoBERTa, GELU for ELECTRA), `output`
-# what follows. A network has one head of fine-tuning, and NSP is none, so its names stay unique.
+# In fine-tuning heads `dense` is the hidden layer over [CLS] (tanh for BERT and RoBERTa, GELU for ELECTRA). Some share
+# names, but a network has only one of them.
 FAMILIES = {
   "bert": ("bert", {
     **_dense("mlm_head/dense", "cls.predictions.transform.dense"),
@@ -88,7 +88,7 @@ FAMILIES = {
 
 
 def their_name(path: str, family: str) -> str:
-  """The Hugging Face name of one of our parameters (`path` as below the encoder's own path).
+  """The Hugging Face name of one of our parameters; `path` is below the encoder's own path.
 
   >>> their_name("layer_07/attention/query/kernel", "electra")
   'electra.encoder.layer.7.attention.self.query.weight'
@@ -108,25 +108,25 @@ def their_name(path: str, family: str) -> str:
 
 
 def is_known(name: str, family: str) -> bool:
-  """Whether a Hugging Face tensor is a row of the family's table, at any layer."""
+  """Whether a Hugging Face tensor is in the family's table, in any layer."""
   prefix, heads = FAMILIES[family]
   template = re.sub(r"\.layer\.\d+\.", ".layer.{n}.", name)
   return name in heads.values() or template in {f"{prefix}.{theirs}" for theirs in ENCODER.values()}
 
 
 def encoder_rows(num_layers: int) -> dict[str, str]:
-  """ENCODER with every layer written out: ours (layer_7) -> theirs."""
+  """ENCODER with every layer written out: our name (layer_7) -> theirs."""
   return {ours.replace("{n}", str(n)): theirs.replace("{n}", str(n)) for ours, theirs in ENCODER.items()
           for n in (range(num_layers) if "{n}" in ours else (0,))}
 
 
 def num_layers(names: Iterable[str], pattern: str = r"\.encoder\.layer\.(\d+)\.") -> int:
-  """How many layers tensors are of: one more than the largest number, the pattern's group, in their names."""
+  """The number of layers, by the names of their tensors: one more than the largest match of the pattern's group."""
   return max((int(match[1]) + 1 for name in names if (match := re.search(pattern, name))), default=0)
 
 
 def head_rows(family: str) -> dict[str, set[str]]:
-  """Our head -> the names of its tensors, in the order of the table."""
+  """Our head -> Hugging Face's names of its tensors, in the order of the table."""
   rows: dict[str, set[str]] = {}
   for ours, theirs in FAMILIES[family][1].items():
     rows.setdefault(ours.split("/")[0], set()).add(theirs)
@@ -134,7 +134,7 @@ def head_rows(family: str) -> dict[str, set[str]]:
 
 
 def check_names(what: str, where: str, allowed: str, faults: Sequence[str], left_over: Sequence[str]) -> None:
-  """Says in a warning which tensors of a checkpoint belong to no model here.
+  """Logs a warning that names the tensors of a checkpoint that no model here has.
 
   Raises:
     UserError: there are faults: tensors that are missing, unknown within the model, or untied.
@@ -147,7 +147,7 @@ def check_names(what: str, where: str, allowed: str, faults: Sequence[str], left
 
 
 def heads_in(tensors: Iterable[str], family: str) -> tuple[str, ...]:
-  """Which of our heads a network has: those of which every tensor is there, in the order of the table.
+  """The heads whose tensors are all there, by our names, in the order of the table.
 
   >>> heads_in(["qa_outputs.weight", "qa_outputs.bias", "classifier.bias"], "electra")
   ('span_head',)

@@ -1,4 +1,4 @@
-"""Model card of a published model: README.md with its data, steps, FLOPs and evaluation."""
+"""Model card: the README.md of an exported model, with its data, steps, FLOPs and evaluation."""
 
 import json
 import math
@@ -16,8 +16,8 @@ PIPELINE_USE = """from transformers import pipeline
 
 run = pipeline("{task}", model=NAME)
 print(run({text}))"""
-# Class of transformers -> (the task of the model hub that its widget runs, lines of Python that use it, with NAME for
-# the folder or repository).
+# Ending of a class of transformers -> (the hub's task for its widget, lines of Python that use it, with NAME for the
+# folder or repository).
 CLASSES = {
   "ForMaskedLM": ("fill-mask", PIPELINE_USE.format(
     task="fill-mask", text='f"The name of the {run.tokenizer.mask_token} is given."')),
@@ -31,7 +31,7 @@ with torch.no_grad():
   "ForQuestionAnswering": ("question-answering", PLAIN_USE), "ForMultipleChoice": ("multiple-choice", PLAIN_USE),
   "": ("feature-extraction", PLAIN_USE),
 }
-# Of metrics.jsonl -> (name of the hub's metric, in words).
+# Name in metrics.jsonl -> (the hub's metric, in words).
 METRICS = {"mlm/loss": ("loss", "held-out masked-LM loss, nats"),
            "mlm/accuracy": ("accuracy", "held-out masked-LM accuracy"),
            "mlm/perplexity": ("perplexity", "held-out masked-LM perplexity"),
@@ -40,11 +40,11 @@ METRICS = {"mlm/loss": ("loss", "held-out masked-LM loss, nats"),
 
 
 class Publication(NamedTuple):
-  """What a card says of the place where the model appears; empty parts are left out."""
+  """What a card says about the place where the model is published; empty parts are left out."""
 
-  name: str = "PATH"  # of the folder or repository
-  licence: str = ""  # an identifier of the hub: apache-2.0, mit, cc-by-4.0, other
-  language: str = ""  # ISO 639: en, de; several with commas
+  name: str = "PATH"  # folder or repository
+  licence: str = ""  # one of the hub's identifiers: apache-2.0, mit, cc-by-4.0, other
+  language: str = ""  # ISO 639: en, de; several are separated by commas
 
 
 UNPUBLISHED = Publication()
@@ -53,18 +53,18 @@ UNPUBLISHED = Publication()
 def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_parameters: int, evaluation: dict | None,
          imported_from: str = "", signs: Sequence[str] = (), publication: Publication = UNPUBLISHED,
          scores: Mapping[str, float] | None = None) -> str:
-  """The card as Markdown with the front matter of the Hugging Face hub.
+  """The card as Markdown with the Hugging Face hub's front matter.
 
   Args:
     name: of the network: encoder, discriminator or generator.
     hf_config: its config.json.
     config: the run's resolved config.
-    step: optimizer updates behind the parameters.
-    evaluation: a row of metrics.jsonl, of a fine-tuned run {metric: summary}; None: there was none.
-    imported_from: where the run's parameters came from, if it did not start from scratch.
-    signs: what is wrong with the run, of `warning_signs.find`.
-    publication: where it appears.
-    scores: of a fine-tuned run, the median of each metric over the seeds.
+    step: optimizer updates so far.
+    evaluation: a row of metrics.jsonl, for a fine-tuned run {metric: summary}; None if there was none.
+    imported_from: where the run's parameters came from, if they were imported.
+    signs: what is wrong with the run, from `warning_signs.find`.
+    publication: where it is published.
+    scores: for a fine-tuned run the median of each metric over the seeds.
   """
   (architecture,) = hf_config["architectures"]
   task, use = next(row for ending, row in CLASSES.items() if architecture.endswith(ending))
@@ -111,7 +111,7 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
 
 def _model_index(name: str, task: str, config: ConfigDict, evaluation: dict | None,
                  scores: Mapping[str, float]) -> list[str]:
-  """The scores as the hub reads them; [] without any."""
+  """The scores as the hub reads them; [] if there are none."""
   rows = [(metric, f"{metric} on the dev set, median over the seeds", value) for metric, value in scores.items()]
   rows += [(*METRICS[key], value) for key, value in (evaluation or {}).items() if key in METRICS]
   rows = [(kind, words, value) for kind, words, value in rows if math.isfinite(value)]
@@ -125,7 +125,7 @@ def _model_index(name: str, task: str, config: ConfigDict, evaluation: dict | No
 
 def _cost(config: ConfigDict, step: int) -> list[str]:
   counts = (flops.paper_flops(config), flops.model_flops(config))
-  return ["## Cost", "", "Of the whole run's networks, up to this step.", "",
+  return ["## Cost", "", "Of all the run's networks, up to this step.", "",
           *_table({count.convention: f"{step * count.per_step:.3g} FLOPs" for count in counts})]
 
 
@@ -136,7 +136,7 @@ def _evaluation(row: dict | None, step: int) -> list[str]:
     return ["On the dev set, over the seeds of the run.", "", *_table({name: str(v) for name, v in row.items()})]
   values = {name: f"{value:.4g}" if value == value else "not finite"
             for name, value in sorted(row.items()) if "/" in name}
-  when = "" if row["step"] == step else f" (of step {row['step']:,}, the last one before this checkpoint)"
+  when = "" if row["step"] == step else f" (at step {row['step']:,}, the last one before this checkpoint)"
   return [f"On held-out documents{when}; losses in nats.", "", *_table(values)]
 
 

@@ -1,4 +1,4 @@
-"""ONNX of an exported network, made by torch's exporter: model.onnx next to the weights."""
+"""ONNX files of exported networks, made by torch's exporter: model.onnx next to the weights."""
 
 import json
 import os
@@ -9,9 +9,9 @@ FILE_NAME = "model.onnx"
 
 
 def check_installed() -> None:
-  """Raises the UserError of a package that is missing, before anything is written."""
+  """Raises a UserError if a package is missing, before anything is written."""
   try:
-    import onnxscript  # noqa: F401 - torch's exporter is written in it
+    import onnxscript  # noqa: F401 - torch's exporter needs it
     import torch  # noqa: F401
     import transformers  # noqa: F401
   except ImportError as error:
@@ -22,8 +22,8 @@ def check_installed() -> None:
 def write(folder: str) -> None:
   """Adds model.onnx to a folder that transformers loads.
 
-  Its inputs are those of the tokenizer, int64 [batch, length] (of multiple choice [batch, choices, length]), its
-  outputs those of transformers' class; every axis of the inputs may have any size.
+  Its inputs are the tokenizer's, int64 [batch, length] (for multiple choice [batch, choices, length]), and its outputs
+  those of transformers' class; the inputs' axes may have any size.
   """
   check_installed()
   import torch
@@ -33,10 +33,10 @@ def write(folder: str) -> None:
     (architecture,) = json.load(file)["architectures"]
   with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
     names = json.load(file)["model_input_names"]
-  # The plain arithmetic: what torch's fused attention becomes is larger and no faster.
+  # Plain arithmetic, as torch's fused attention becomes a larger graph that is no faster.
   model = getattr(transformers, architecture).from_pretrained(folder, attn_implementation="eager").eval()
   axes = ("batch", "choices", "length") if architecture.endswith("ForMultipleChoice") else ("batch", "length")
-  token = model.config.pad_token_id + 1  # any but padding, whose positions RoBERTa counts otherwise
+  token = model.config.pad_token_id + 1  # any but padding, whose positions RoBERTa counts differently
   example = {name: torch.full((2, 3, 8) if len(axes) == 3 else (2, 8),
                               token if name == "input_ids" else int(name == "attention_mask")) for name in names}
   with torch.no_grad():

@@ -21,11 +21,11 @@ from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.objectives import predictors, table
 from electra_jax.training import checkpoints
 
-HEADS = ("mlm_head", "rtd_head")  # that `predictors.separate` knows how to run
+HEADS = ("mlm_head", "rtd_head")  # that `predictors.separate` can run
 
-HIDDEN_LAYER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}  # of transformers' heads over [CLS]
+HIDDEN_LAYER = {"bert": "tanh", "roberta": "tanh", "electra": "gelu"}  # activation in transformers' heads over [CLS]
 
-# What the shapes and the meaning of parameters hang on; dropout and the like are the recipe's.
+# Keys on which the parameters' shapes and meaning depend; dropout and the like are the recipe's.
 ARCHITECTURE = ("hidden_size", "embedding_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
                 "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act", "layer_norm_eps")
 # Keys of a recipe that `fit` sets.
@@ -40,17 +40,17 @@ NO_VOCABULARY = "The published model has no vocabulary next to it"
 class Published(NamedTuple):
   """The parts of a `loading.TrainedModel`."""
 
-  config: FrozenConfigDict  # the branches that answering reads
+  config: FrozenConfigDict  # the branches that prediction reads
   tokenizer: tokenizers.Tokenizer
   params: PyTree  # on the first device
   network: predictors.Predictor
 
 
 def load(path: str) -> Published:
-  """Reads any of `formats.FORMATS` with the vocabulary next to it.
+  """Reads weights in any of `formats.FORMATS` and the vocabulary next to them.
 
   Raises:
-    UserError: weights or vocabulary are missing, damaged, of another model, or do not fit each other.
+    UserError: weights or vocabulary are missing, damaged, from another model, or do not fit each other.
   """
   weights = formats.read(path)
   tokenizer = load_tokenizer(path)
@@ -63,18 +63,17 @@ def load(path: str) -> Published:
 
 
 def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> predictors.Encoder:
-  """The encoder that a config.json describes, with the heads whose tensors are there: of pre-training, or the one of
-  fine-tuning, which shares names with others, so that the class in config.json decides.
+  """The encoder that a config.json describes, with its fine-tuning head, or else its pre-training heads.
 
   Raises:
-    UserError: a size is missing, it has parts that are not built here, or the vocabulary is too large for it.
+    UserError: a size is missing, it has parts that are not supported, or the vocabulary is too large for it.
   """
   model = hf_config.to_model(weights.config, path)
   if num_tokens > model["vocab_size"]:
     raise UserError("The vocabulary has more entries than the model's token table has rows",
                     got=f"{num_tokens} entries for {model['vocab_size']} rows in {path}", allowed="at most as many",
                     fix="put the model's own vocabulary next to its weights")
-  # CPUs have no bfloat16 units worth the lost digits.
+  # On CPUs bfloat16 is not fast enough to be worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
   transformer = make_transformer_config(FrozenConfigDict(model), num_tokens=num_tokens, dtype=dtype)
   heads = hf_config.heads_of(weights.config, weights.tensors)
@@ -89,7 +88,7 @@ def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> pre
 
 
 def make_params(encoder: predictors.Encoder, weights: Weights) -> PyTree:
-  """Our parameters of one encoder, float32, from Hugging Face's tensors.
+  """One encoder's parameters, float32, from Hugging Face's tensors.
 
   Raises:
     UserError: names every tensor that is missing or has another shape.
@@ -106,20 +105,12 @@ def make_params(encoder: predictors.Encoder, weights: Weights) -> PyTree:
 
 
 def load_tokenizer(path: str) -> tokenizers.Tokenizer:
-  """The vocabulary next to the weights.
-
-  Raises:
-    UserError: there is none, or it cannot be read.
-  """
+  """The vocabulary next to the weights; a UserError if there is none, or it cannot be read."""
   return tokenizers.load_tokenizer(vocabulary_folder(path))
 
 
 def vocabulary_folder(path: str) -> str:
-  """Where the vocabulary of published weights lies: their folder, or that of a pair's first network.
-
-  Raises:
-    UserError: there is none.
-  """
+  """The folder of the vocabulary: that of the weights, or one in it; a UserError if there is none."""
   folder = path if os.path.isdir(path) else os.path.dirname(path)
   if os.path.exists(os.path.join(folder, fairseq_vocabulary.FILES[0])):
     return folder
@@ -135,14 +126,14 @@ def vocabulary_folder(path: str) -> str:
 
 
 def is_published(path: str) -> bool:
-  """Whether the weights of another code base are there, rather than a run's workdir."""
+  """Whether the path holds another code base's weights, rather than a run's workdir."""
   return formats.find(path) is not None
 
 
 def fit(given: ConfigDict, workdir: str) -> ConfigDict:
-  """The recipe with sizes and vocabulary of the published weights in `checkpoint.init_from`; else as it is.
+  """The recipe with sizes and vocabulary of the published weights in `checkpoint.init_from`; without any, unchanged.
 
-  A workdir with checkpoints says itself which those are, so that the weights need no longer be there.
+  A workdir with checkpoints has them on record, so that a run resumes even if the weights are gone.
 
   Raises:
     UserError: there is nothing to start from, or the weights or their vocabulary cannot be read.
@@ -171,11 +162,11 @@ def fit(given: ConfigDict, workdir: str) -> ConfigDict:
 
 
 def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.Tokenizer) -> ConfigDict:
-  """The recipe with the sizes of the weights, their vocabulary, a length that their positions reach, and no more
+  """The recipe with the weights' sizes and vocabulary, no longer sequences than they have positions for, and no more
   sharing between two networks than theirs.
 
   Raises:
-    UserError: the networks are not built here.
+    UserError: the networks are not supported.
   """
   config, sizes = ConfigDict(given.to_dict()), initial.model_keys(weights)
   config.model.update({key: sizes["model"][key] for key in ARCHITECTURE})
@@ -192,25 +183,25 @@ def adapt(given: ConfigDict, weights: dict[str, Weights], tokenizer: tokenizers.
 
 
 def mismatch(weights: dict[str, Weights], objective: str) -> str:
-  """What to say where the weights were trained otherwise than an objective trains its kept encoder; else ""."""
+  """A note for weights that were trained for another task than the objective's kept encoder; else ""."""
   encoder = weights[next((name for name in weights if name != initial.GENERATOR), initial.GENERATOR)]
   heads = hf_config.heads_of(encoder.config, encoder.tensors)
-  *_, wanted = table.ROWS[objective].networks.values()  # of the kept encoder
+  *_, wanted = table.ROWS[objective].networks.values()  # the kept encoder's heads
   if "rtd" in wanted and "rtd_head" not in heads and "mlm_head" in heads:
-    return (f"these weights are of a masked LM, and objective.name={objective} trains a discriminator, whose head "
+    return (f"these weights are a masked LM's, but objective.name={objective} trains a discriminator, whose head "
             "starts fresh. Recipes that fit: --config=bert_base:continued, --config=roberta_base:continued.")
   if "rtd" not in wanted and "rtd_head" in heads:
-    return (f"these weights are of a discriminator (ELECTRA), and objective.name={objective} trains a masked LM, whose "
+    return (f"these weights are a discriminator's (ELECTRA), but objective.name={objective} trains a masked LM, whose "
             "head starts fresh. Recipes that fit: --config=small:continued, --config=base:continued.")
   return ""
 
 
 def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> tuple[PyTree, str]:
-  """(a run's initial parameters with the published ones put in, where they were; a line that says what was done).
+  """(a run's initial parameters with the published ones in their places, a line that says what was done).
 
   Args:
-    params: {network: ...} as the objective initialises them, with their shardings.
-    tokenizer: the run's; it must have the entries of the one next to the weights, if there is one.
+    params: {network: ...} as initialised by the objective, with their shardings, which are kept.
+    tokenizer: the run's; it must have the same entries as the one next to the weights, if there is one.
 
   Raises:
     UserError: names every tensor that does not fit, or the first token that differs.
@@ -245,11 +236,11 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
 
 def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer, weights: Weights
             ) -> FrozenConfigDict:
-  """What answering reads of a run's config, with the papers' masking."""
+  """The branches of a run's config that prediction reads, with the papers' masking."""
   t = encoders[0].transformer
   heads = {head for encoder in encoders for head in encoder.head_names}
   length = t.max_position_embeddings - t.position_offset
-  named = {int(i): label for i, label in (weights.config.get("id2label") or {}).items()}
+  labels = {int(i): label for i, label in (weights.config.get("id2label") or {}).items()}
   head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
   scores = "none"
   if head == "classification":
@@ -258,7 +249,7 @@ def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer,
   return FrozenConfigDict({
     "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
     "fine_tuned": {"head": head, "scores": scores,
-                   "labels": tuple(str(named.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
+                   "labels": tuple(str(labels.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
                    "window_stride": 128, "max_question_length": 64,  # BERT's SQuAD code
                    "is_answerable_known": False, "null_odds_threshold": 0.0},
     "generator": {"kind": "learned" if "mlm_head" in heads else "none"},

@@ -1,4 +1,4 @@
-"""The settings of a sentence-transformers folder: how token states become one vector."""
+"""Settings of a sentence-transformers folder: how token states become one vector."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from electra_jax.errors import UserError, named
 
-# Theirs, old and new -> a row of heads.POOLINGS.
+# Their name, old or new -> a row of heads.POOLINGS.
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_mean": "mean",
             "pooling_mode_cls": "cls"}
 
@@ -20,10 +20,10 @@ class Embedding(NamedTuple):
 
 
 def read(folder: str) -> Embedding | None:
-  """The modules of a folder; None: sentence-transformers did not write it.
+  """The settings in a folder; None if sentence-transformers did not write it.
 
   Raises:
-    UserError: a file is damaged, or a module is not built here.
+    UserError: a file is damaged, or a module is not supported.
   """
   if not os.path.exists(os.path.join(folder, "modules.json")):
     return None
@@ -40,7 +40,7 @@ def read(folder: str) -> Embedding | None:
                     fix="download the whole repository again, or choose with --pooling") from error
   others = sorted({*modules} - {"Transformer", "Pooling", "Normalize"}) + [m for m in modes if m not in POOLINGS]
   if others or len(modes) != 1:
-    raise UserError("The folder makes its vectors in a way that is not built here",
+    raise UserError("The folder makes its vectors in a way that is not supported",
                     got=f"{folder}: {named(others or modes)}",
                     allowed=f"modules Transformer, Pooling ({named(POOLINGS)}) and Normalize",
                     fix="choose with --pooling=mean or cls, which gives other vectors")
@@ -48,9 +48,9 @@ def read(folder: str) -> Embedding | None:
 
 
 def _read(*parts: str):
-  """A JSON file; {} where there is none."""
+  """The content of a JSON file; {} if there is none."""
   path = os.path.join(*parts)
   if not os.path.exists(path):
     return {}
   with open(path, "rb") as file:
-    return json.loads(file.read())
+    return json.load(file)

@@ -1,7 +1,7 @@
 """Released TensorFlow checkpoints: google-research/bert and google-research/electra, by variable name.
 
-The names follow from the one table of `mapping`: what Hugging Face calls `encoder.layer.7.output.LayerNorm.weight` is
-`encoder/layer_7/output/LayerNorm/gamma` there. Kernels are [in, out], so they are transposed on the way.
+The names follow from the table in `mapping`: what Hugging Face calls `encoder.layer.7.output.LayerNorm.weight` is
+`encoder/layer_7/output/LayerNorm/gamma` here. Kernels are [in, out], so reading transposes them.
 """
 
 import glob
@@ -18,7 +18,7 @@ from electra_jax.errors import UserError, named
 from electra_jax.exchange import hf_config, mapping
 from electra_jax.exchange.mapping import Weights
 
-# Last part of our path -> of the TensorFlow name; a bias is `beta` where it belongs to a layer norm.
+# Last part of our path -> of the TensorFlow name; a layer norm's bias is `beta`.
 ENDINGS = {"kernel": "/kernel", "scale": "/gamma", "bias": "/bias", "output_bias": "/bias", "embedding": ""}
 
 # Hugging Face's names that do not follow the rule.
@@ -31,33 +31,33 @@ IRREGULAR = {
   "discriminator_predictions.dense_prediction.bias": "discriminator_predictions/dense_1/bias",
 }
 
-# The optimizer's moments (of the released code, of tf.train.Adam, of LAMB) and scalars of the training loop.
+# Moments of the optimizer (the released code's, tf.train.Adam's, LAMB's) and scalars of the training loop.
 TRAINING_STATE = re.compile(
   r".*/(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeightDecayOptimizer(_1)?)|(.*/)?(global_step|beta[12]_power|loss_scale|"
   r"good_steps|temperature)")
 
 
 class Scopes(NamedTuple):
-  """Where the variables of a network are."""
+  """The variable scopes of a network."""
 
-  scopes: tuple[str, ...]  # of layers and of embeddings, each in the first that exists
-  heads: tuple[str, ...]  # scopes; a head is there with all its variables or not at all
+  scopes: tuple[str, ...]  # of layers and of embeddings: the first that exists of each
+  heads: tuple[str, ...]  # a head is there with all its variables or not at all
 
 
-# With generator_hidden_size 1.0 (the released small++) the generator has its scope all the same; without
-# untied_generator it is the discriminator, and a masked LM of that code (electra_objective false) is named so too.
+# A generator as large as the discriminator (the released small++) still has its own scope. With untied_generator=false
+# it is the discriminator; a masked LM of that code (electra_objective=false) has these names, too.
 NETWORKS = {
   "bert": {"encoder": Scopes(("bert",), ("cls/predictions", "cls/seq_relationship", "bert/pooler"))},
   "electra": {"discriminator": Scopes(("electra",), ("discriminator_predictions",)),
               "generator": Scopes(("generator", "electra"), ("generator_predictions",))},
 }
-# Keys of the configuration next to a checkpoint that its variables do not show.
+# Keys of the configuration next to a checkpoint that variables do not show.
 GIVEN = ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
          "initializer_range")
 
 
 def find(path: str) -> str | None:
-  """The prefix of the checkpoint that a path means (prefix, .index file or folder); None where there is none.
+  """The prefix of the checkpoint that a path stands for (prefix, .index file or folder); None if there is none.
 
   Raises:
     UserError: the folder holds several and its `checkpoint` file names none of them.
@@ -68,7 +68,7 @@ def find(path: str) -> str | None:
   if not os.path.isdir(path):
     return None
   names = sorted(name.removesuffix(".index") for name in os.listdir(path) if name.endswith(".index"))
-  state = pathlib.Path(path, "checkpoint")  # names one; only its base name counts, for released files hold old paths
+  state = pathlib.Path(path, "checkpoint")  # names one, in released files by a path of its authors' machine
   text = state.read_text("utf-8", "replace") if state.is_file() else ""
   match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.MULTILINE)
   chosen = [name for name in names if match and name == os.path.basename(match[1])] or names
@@ -80,10 +80,10 @@ def find(path: str) -> str | None:
 
 
 def read(path: str) -> dict[str, Weights]:
-  """The networks of a released checkpoint: "encoder" of BERT; "discriminator" and "generator" of ELECTRA.
+  """The networks of a released checkpoint: BERT's "encoder"; ELECTRA's "discriminator" and "generator".
 
-  Embeddings that both share are given to both. The optimizer's state is left out; variables next to the model (a
-  fine-tuned head) are named in a warning.
+  Each gets a copy of embeddings that both share. The optimizer's state is left out; a warning names other variables
+  outside the model (a fine-tuned head).
 
   Raises:
     UserError: there is no such checkpoint, it cannot be read, or variables of the model are missing or unknown.
@@ -99,14 +99,14 @@ def read(path: str) -> dict[str, Weights]:
   family = _family(shapes, prefix)
   present = {name: network for name, network in NETWORKS[family].items()
              if name == "encoder" or any(_under(head, shapes) for head in network.heads)}
-  present = present or {"discriminator": NETWORKS[family]["discriminator"]}  # fine-tuned: no head of pre-training
+  present = present or {"discriminator": NETWORKS[family]["discriminator"]}  # fine-tuned: no pre-training head
   names = {name: _names_of(shapes, family, network) for name, network in present.items()}
   _check_names(shapes, {theirs for of_network in names.values() for theirs in of_network.values()}, prefix)
   given = _given_config(os.path.dirname(prefix))
   weights = {}
   for name, of_network in names.items():
     tensors = {hf: _tensor(reader, theirs, prefix) for hf, theirs in of_network.items()}
-    # A bert_config.json is of the kept encoder; a generator is narrower, and its variables tell how much.
+    # A bert_config.json describes the kept encoder; the sizes of a generator follow from its variables.
     config = hf_config.from_shapes(family, tensors, **({} if name == "generator" else given))
     weights[name] = Weights(config, tensors)
   return weights
@@ -117,16 +117,16 @@ def _open(prefix: str):
 
   if glob.has_magic(prefix):
     raise UserError("TensorFlow cannot read a checkpoint under this path", got=prefix,
-                    allowed="a path without [ ] * ?, which it takes for a pattern",
+                    allowed="a path without [ ] * ?, which TensorFlow takes for a pattern",
                     fix="rename the folder, or make a link to it")
   try:
     return tf.train.load_checkpoint(prefix)
-  except Exception as error:  # TensorFlow's own classes of errors, or RuntimeError
+  except Exception as error:  # TensorFlow's own error classes, or RuntimeError
     raise _damaged(prefix, error) from error
 
 
 def _tensor(reader, name: str, prefix: str) -> np.ndarray:
-  """A variable as Hugging Face has it: kernels [out, in]."""
+  """A variable as Hugging Face stores it: kernels [out, in]."""
   try:
     value = np.asarray(reader.get_tensor(name), np.float32)
   except Exception as error:  # as above
@@ -147,7 +147,7 @@ def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
     if any(name.startswith(f"{scope}/encoder/layer_0/") for scope in scopes for name in shapes):
       return family
   is_newer = "_CHECKPOINTABLE_OBJECT_GRAPH" in shapes
-  raise UserError("The TensorFlow checkpoint is of no model that can be imported",
+  raise UserError("The TensorFlow checkpoint holds no model that can be imported",
                   got=f"{prefix} with {', '.join(sorted(shapes)[:3])}, ..." if shapes else f"{prefix}, empty",
                   allowed="variables named as google-research/bert (bert/encoder/...) or google-research/electra "
                   "(electra/encoder/..., generator/encoder/...) name them",
@@ -156,7 +156,7 @@ def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:
 
 
 def tf_name(ours: str, hf: str) -> str:
-  """The TensorFlow name, below its scope, of our path and Hugging Face's name for it.
+  """The TensorFlow name, below its scope, of a parameter, from our path and Hugging Face's name.
 
   >>> tf_name("layer_7/feed_forward/layer_norm/scale", "encoder.layer.7.output.LayerNorm.weight")
   'encoder/layer_7/output/LayerNorm/gamma'
@@ -173,7 +173,7 @@ def _under(scope: str, shapes: Iterable[str]) -> bool:
 
 
 def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Scopes) -> dict[str, str]:
-  """Hugging Face's name -> TensorFlow's, of every variable that the network must have."""
+  """Hugging Face's name -> TensorFlow's, for every variable that the network must have."""
   prefix, heads = mapping.FAMILIES[family]
   scope = next(scope for scope in network.scopes if _under(f"{scope}/encoder", shapes))
   tables = next((scope for scope in network.scopes if _under(f"{scope}/embeddings", shapes)), scope)
@@ -188,7 +188,7 @@ def _names_of(shapes: dict[str, tuple[int, ...]], family: str, network: Scopes) 
 
 
 def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: str) -> None:
-  """Names what is missing and what would be left over; only variables next to the model may be."""
+  """Raises if variables are missing or unknown; only those outside the model may be left over."""
   scopes = {scope for networks in NETWORKS.values() for network in networks.values() for scope in network.scopes}
   extra = sorted(shapes.keys() - wanted)
   faults = [f"{name} is missing" for name in sorted(wanted - shapes.keys())]
@@ -199,16 +199,16 @@ def _check_names(shapes: dict[str, tuple[int, ...]], wanted: set[str], prefix: s
 
 
 def _given_config(folder: str) -> dict:
-  """What bert_config.json or config.json next to the checkpoint knows of GIVEN; {} without one."""
+  """The keys of GIVEN in a bert_config.json or config.json next to the checkpoint; {} without one."""
   paths = (os.path.join(folder, name) for name in ("bert_config.json", "config.json"))
   path = next(filter(os.path.isfile, paths), None)
   if path is None:
     return {}
   try:
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
       config = dict(json.load(file))
   except (OSError, ValueError, TypeError) as error:
     raise UserError("The configuration next to the checkpoint cannot be read", got=f"{path}: {error}",
-                    allowed="the JSON of the released model", fix="download it again, or move it away: the variables' "
-                    "shapes give all sizes but the heads, which are then 64 wide") from error
+                    allowed="the released model's JSON file", fix="download it again, or move it away: all sizes then "
+                    "follow from the variables, with heads 64 wide") from error
   return {key: config[key] for key in GIVEN if key in config}

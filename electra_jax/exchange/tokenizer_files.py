@@ -1,7 +1,7 @@
-"""Files from which transformers' AutoTokenizer gives our ids: tokenizer.json and its two companions, for every kind.
+"""Tokenizer files for transformers: tokenizer.json and its companions, with which AutoTokenizer gives our ids.
 
-Special tokens are registered there, so that "[MASK]" in a text means the mask, as its pipelines expect and our own
-`Tokenizer.encode` has it. With `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` it is plain text, as in
+Special tokens are registered, so that "[MASK]" in a text is the mask, as transformers' pipelines expect and as in our
+`Tokenizer.encode`. `AutoTokenizer.from_pretrained(..., split_special_tokens=True)` reads it as plain text, as we do in
 a corpus.
 """
 
@@ -18,11 +18,11 @@ from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
 def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
   """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
 
-  Ids are the same for any text; of SentencePiece see `sentencepiece_library.make_library`.
+  Ids are the same for any text; for SentencePiece see `sentencepiece_library.make_library`.
 
   Args:
     max_tokens: longest input, special tokens included.
-    is_roberta: no token types, and two separators between two texts.
+    is_roberta: whether there are no token types, and two separators between two texts.
 
   Raises:
     OSError: the disk refuses.
@@ -38,7 +38,7 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: boo
     "model_max_length": max_tokens,
     "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
   _dump(folder, "special_tokens_map.json", roles)
-  # The defining files and our facts next to them: what is imported here again is this very tokenizer.
+  # With the defining files and our facts next to them, importing the folder gives this very tokenizer.
   for name, content in tokenizer.files.items():
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)

@@ -1,4 +1,4 @@
-"""Files of torch.save: tensors and plain containers are read, and nothing in a file is executed."""
+"""Files of torch.save: tensors and plain containers, read without executing anything in the file."""
 
 import re
 from collections.abc import Iterable
@@ -6,8 +6,8 @@ from typing import Any
 
 from electra_jax.errors import UserError
 
-PICKLES = (b"\x80", b"(", b"c", b"]", b"}")  # first bytes of pickles: of protocol 2 and later; of 0 and 1
-OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # of PyTorch before 1.6: a pickled number
+PICKLES = (b"\x80", b"(", b"c", b"]", b"}")  # first bytes of pickles: protocol 2 and later, then 0 and 1
+OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch before 1.6: a pickled number
 
 
 def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this file; ask for a model.safetensors"
@@ -15,8 +15,8 @@ def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this f
   """What torch.save wrote, on the host.
 
   Args:
-    allowed: further classes that may be built, because building them runs no code.
-    fix: the advice where the file holds other objects.
+    allowed: further classes that may be built, as building them runs no code.
+    fix: the advice if the file holds other objects.
 
   Raises:
     UserError: PyTorch is not installed, the file holds objects other than tensors, or it is damaged.
@@ -35,10 +35,10 @@ def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this f
       return torch.load(path, map_location="cpu", weights_only=True)
   except OSError as error:
     raise _damaged(path, error.strerror or error) from error
-  except Exception as error:  # UnpicklingError; of a damaged file RuntimeError, EOFError, KeyError, ...
+  except Exception as error:  # UnpicklingError; for a damaged file RuntimeError, EOFError, KeyError, ...
     name = re.search(r"GLOBAL ([\w.]+)", str(error))
     is_other_pickle = start.startswith(PICKLES) and not OLD_FORMAT.startswith(start[:len(OLD_FORMAT)])
-    if name or is_other_pickle:  # PyTorch's own words end with how to load it all the same
+    if name or is_other_pickle:  # PyTorch's own message ends with how to load it nevertheless
       raise UserError("The weights hold objects that would run code when loaded",
                       got=f"{name.group(1) if name else 'a pickle that torch.save has not written'} in {path}",
                       allowed="tensors, numbers, text and containers of these as torch.save writes them, "

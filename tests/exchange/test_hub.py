@@ -58,7 +58,7 @@ def test_a_name_is_fetched_once_and_is_a_start_of_everything(calls, tmp_path, ca
   start = pretrained.load("me/tiny")
   assert start.model["hidden_size"] == 128 and start.tokenizer.vocab_size == 49
   assert loading.load("me/tiny").folder == str(tmp_path / "cache")
-  assert capsys.readouterr().out.count("me/tiny is no path here: taken from the Hugging Face hub") == len(calls) == 1
+  assert capsys.readouterr().out.count("me/tiny is not a path here, so it was taken from") == len(calls) == 1
   assert sorted(os.listdir(tmp_path / "cache")) == ["config.json", "model.safetensors", "vocab.txt"]
 
 

@@ -112,8 +112,8 @@ def test_the_scores_of_a_card_are_those_of_the_hub(tmp_path):
 @pytest.mark.parametrize(("changes", "fails", "words"), [
   ({"license": ""}, "", ["licence", "--license=apache-2.0 --language=en"]),
   ({"language": ""}, "", ["language"]), ({"format": "msgpack"}, "", ["--format=hf"]),
-  ({"push": "mine"}, "", ["no repository of the hub", "--push=me/my-electra"]),
-  ({}, "whoami", ["does not know who uploads", "no network", "hf auth login"]),
+  ({"push": "mine"}, "", ["a repository of the hub", "--push=me/my-electra"]),
+  ({}, "whoami", ["does not know who is uploading", "no network", "hf auth login"]),
   ({}, "upload_folder", ["upload to me/mine has failed", "no network", "hf upload me/mine "])])
 def test_a_push_that_fails_says_so_before_anything_is_written(pushes, tmp_path, changes, fails, words):
   """But for the upload itself, after which the folder is complete."""
