@@ -1,4 +1,4 @@
-"""Attention, softmax(Q K^T / sqrt(d)) V with dropout on the weights, by one of several codes."""
+"""Attention, softmax(Q K^T / sqrt(d)) V with dropout on the weights, by one of several implementations."""
 
 import functools
 
@@ -12,8 +12,8 @@ from electra_jax.models import dropout
 from electra_jax.models.fused import add_bias
 from electra_jax.models.kernels import mosaic_attention, tpu_attention, triton_attention, xla_attention
 
-# Finite, so that a row without any real token has a uniform softmax instead of NaN; half of the smallest float32,
-# so that two biases can be added without overflow.
+# Finite, so that a row without any real token has a uniform softmax and no NaN; half the lowest float32, so that two
+# biases can be added without overflow.
 MASK_BIAS = float(jnp.finfo(jnp.float32).min) / 2
 
 
@@ -26,14 +26,14 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
   Args:
     product: of the query, key and value maps, without their biases.
     bias: of these maps, float32.
-    attention_mask: True for real tokens; they come first in a row.
+    attention_mask: True for real tokens, which come first in a row.
     seeds: of the dropout, unused at rate 0.
-    rate: of the dropout on the attention weights; see `dropout.pair_rate` for what becomes of it.
-    kernels: xla | triton | mosaic | pallas, see `triton_rows.choose`; in tests recompute (what TPUs have for xla) |
+    rate: of the dropout on the attention weights, rounded by `dropout.pair_rate`.
+    kernels: xla | triton | mosaic | pallas, see `triton_rows.choose`; in tests recompute (xla's way on TPUs) |
       interpret | interpret_mosaic | interpret_pallas.
-      The kernels hold no [length, length] array in memory. All of them drop the same weights. What Mosaic's do not
-      take, Triton's do; what the TPU's do not take, `xla_attention` does. Heads that the devices of the tensor axis
-      cannot share out whole are left to the compiler.
+      The kernels hold no [length, length] array in memory, and all drop the same weights. Triton's take what Mosaic's
+      cannot, `xla_attention` what the TPU's cannot. If the tensor axis cannot share the heads out whole, the compiler
+      splits plain code.
   """
   has_whole_heads = product.shape[2] % sharding.axis_size("heads") == 0  # each device, as every kernel needs
   kernels = kernels if has_whole_heads else "xla"
@@ -65,7 +65,7 @@ def attention(product: Float[Array, "batch length heads 3 head_dim"], bias: Floa
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _drop(weights, seeds, rate):
-  """Dropout that counts as the kernels do: a pair of seeds for each example and head, then query and key."""
+  """Dropout with the kernels' hash: a pair of seeds for each example and head, then query and key."""
   of_head = dropout.child_seeds(seeds, dropout.positions(weights.shape[:2])[..., None])  # [batch, heads, 1]
   place = dropout.positions(weights.shape[-1:])
   keep = dropout.keep_pairs(of_head, place, place, rate)
@@ -103,8 +103,8 @@ _fused.defvjp(_fused_forward, _fused_backward)
 
 
 def _columns(x: Float[Array, "batch length *columns"]) -> Float[Array, "batch length all_columns"]:
-  """All heads next to each other: where an array has dimensions of 64 or 3, a TPU puts others last, and turns it around
-  for every kernel.
+  """All heads side by side: a TPU stores an array that ends in dimensions of 3 and 64 in another order, and would
+  transpose it for every kernel.
   """
   return x.reshape(*x.shape[:2], -1)
 
@@ -113,7 +113,7 @@ def _on_local_heads(call, seeds, arrays, out_letters):
   """Runs a kernel, which the compiler cannot split, on each device's examples and heads.
 
   `arrays` and `out_letters` name the dimensions: b batch, s sequence, h heads, t query, key or value, d head_dim.
-  Results that begin with bsh may come as `_columns`.
+  Results that begin with bsh may be returned as `_columns`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:

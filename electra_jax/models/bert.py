@@ -19,7 +19,7 @@ HEADS = {
   "nsp_head": heads.NextSentenceHead,
   "copy_head": heads.LinearHead,  # all-tokens MLM's gate
   "baseline_head": heads.LinearHead,  # the adversarial objective's
-  # Of fine-tuning, see electra_jax/tasks:
+  # For fine-tuning, see electra_jax/tasks:
   "classification_head": heads.ClassificationHead,
   "multiple_choice_head": heads.MultipleChoiceHead,
   "tagging_head": heads.TokenHead,
@@ -28,22 +28,22 @@ HEADS = {
   "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
 }
 
-SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # of fine-tuning; they read what task.pooling says
+SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # read one vector, chosen by task.pooling
 
 
 def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str,
                             remat: str = "none", kernels: str = "auto", gathered: bool = False) -> TransformerConfig:
-  """The `model` branch of a resolved config as the encoder's own description."""
+  """The encoder's description from the `model` branch of a resolved config."""
   keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
           "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
           "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
   return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
                            dtype=jnp.dtype(dtype), remat=remat, kernels=kernels, gathered=gathered,
-                           position_init=config_model.get("position_init", "normal"))  # published ones do not say
+                           position_init=config_model.get("position_init", "normal"))  # published models lack it
 
 
 def with_task(transformer: TransformerConfig, config_task: ConfigDict, num_labels: int) -> TransformerConfig:
-  """The description with what the heads of fine-tuning need, of the `task` branch of a resolved config."""
+  """The description with what fine-tuning heads need, from the `task` branch of a resolved config."""
   return dataclasses.replace(transformer, num_labels=num_labels, pooling=config_task.pooling, pooler=config_task.pooler)
 
 
@@ -64,7 +64,7 @@ class Bert(nn.Module):
       setattr(self, name, HEADS[name](c))
 
   def config_of(self, name: str) -> TransformerConfig:
-    """The description of the network that a part of the parameters belongs to."""
+    """The description of the network that owns a subtree of the parameters."""
     del name
     return self.config
 
@@ -74,11 +74,7 @@ class Bert(nn.Module):
 
   def embed(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
             token_table: Float[Array, "vocab embed"] | None = None) -> Float[Array, "batch length embed"]:
-    """What the layers begin with, before the projection.
-
-    Args:
-      token_table: another network's token embeddings; None: this network's own.
-    """
+    """The embeddings before the projection, with `token_table` in place of this network's own token embeddings."""
     table = self.token_table() if token_table is None else token_table
     return self.embeddings(ids, batch["token_type_ids"], batch["attention_mask"], table, train)
 
@@ -87,7 +83,7 @@ class Bert(nn.Module):
     """Contextual vectors h(x) of `ids`; the batch supplies `token_type_ids` and `attention_mask`.
 
     Args:
-      embed: an `embed` that reads what another network owns; None: this network's.
+      embed: an `embed` that reads another network's tables; None: this network's.
     """
     x = (embed or self.embed)(batch, ids, train)
     if self.config.embedding_size != self.config.hidden_size:
@@ -100,10 +96,10 @@ class Bert(nn.Module):
   def mlm_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool,
                  token_table: Float[Array, "vocab embed"] | None = None,
                  embed: Callable | None = None) -> Float[Array, "batch predictions vocab"]:
-    """Vocabulary logits at `masked_positions` only: the head is a fifth of BERT-Base's FLOPs at every position.
+    """Vocabulary logits at `masked_positions` only: at every position the head would be a fifth of BERT-Base's FLOPs.
 
     Args:
-      token_table: what it predicts with; None: this network's token embeddings.
+      token_table: the output table; None: this network's token embeddings.
       embed: see `encode`.
     """
     table = self.token_table() if token_table is None else token_table
@@ -112,18 +108,18 @@ class Bert(nn.Module):
 
   def rtd_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"],
                  train: bool) -> Float[Array, "batch length"]:
-    """One logit a token: is it replaced?"""
+    """One logit per token: is it replaced?"""
     return self.rtd_head(self.encode(batch, ids, train))
 
   def mlm_and_nsp_logits(self, batch: dict[str, Array], ids: Int[Array, "batch length"], train: bool
                          ) -> tuple[Float[Array, "batch predictions vocab"], Float[Array, "batch 2"]]:
-    """Vocabulary logits at `masked_positions`, and those of (segment B follows A, it does not)."""
+    """Vocabulary logits at `masked_positions`, and logits of (segment B follows A, it does not)."""
     hidden = self.encode(batch, ids, train)
     selected = heads.select_positions(hidden, batch["masked_positions"])
     return self.mlm_head(selected, self.token_table()), self.nsp_head(hidden)
 
   def task_outputs(self, batch: dict[str, Array], train: bool) -> dict[str, Array]:
-    """What each fine-tuning head says about the batch, float32, by the head's name."""
+    """The output of each fine-tuning head, float32, by its name."""
     hidden, outputs = self.encode(batch, batch["input_ids"], train), {}
     sentence = heads.POOLINGS[self.config.pooling](hidden, batch["attention_mask"])[:, None]  # [batch, 1, hidden]
     read = dict.fromkeys(SENTENCE_HEADS, (sentence,)) | {"joint_span_head": (hidden, batch)}

@@ -1,7 +1,7 @@
 """Dropout by a hash of (key, position), so that no mask is ever stored or sent.
 
-The same element gets the same bits on every device, under every sharding, and in the backward pass. Compilers fuse the
-hash into what surrounds it; drawing the bits with a generator writes them to memory and reads them twice.
+An element gets the same bits on every device, under every sharding, and in the backward pass. Compilers fuse the hash
+with the code around it; bits from a random number generator are written to memory and read twice.
 """
 
 import functools
@@ -19,9 +19,9 @@ def seeds_of(rng: Array) -> UInt32[Array, "2"]:
 
 
 def bits(seeds: Any, index: Any) -> Any:
-  """32 random bits for each 32-bit index: rounds of multiply and shift, the second seed after the first of three.
+  """32 random bits for each 32-bit index: three rounds of shift and multiply, with the second seed after the first.
 
-  `seeds` is anything with two uint32 entries, also scalars within a GPU kernel. The constants are those of the
+  `seeds` is anything with two uint32 entries, including scalars within a GPU kernel. The constants are those of the
   "triple32" hash (Wellons 2018), which has hardly more bias than a random permutation.
 
   >>> x = bits(jnp.array([1, 2], jnp.uint32), jnp.arange(1 << 16, dtype=jnp.uint32))
@@ -36,12 +36,12 @@ def bits(seeds: Any, index: Any) -> Any:
 
 
 def threshold(rate: float) -> np.uint32:
-  """Elements whose bits are below it are dropped."""
+  """The number below which an element's bits mean that it is dropped."""
   return np.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def positions(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-  """The row-major index of each element; it wraps round after 2**32 elements."""
+  """The row-major index of each element, modulo 2**32."""
   strides = np.cumprod((1, *shape[:0:-1]))[::-1]
   return functools.reduce(jnp.add, (
     jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * np.uint32(stride % 2**32)
@@ -54,19 +54,19 @@ def keep_mask(seeds: UInt32[Array, "2"], shape: tuple[int, ...], rate: float) ->
 
 
 def child_seeds(seeds: Any, index: Any) -> tuple:
-  """The two seeds of part `index`, uint32 of any shape, of what `seeds` stand for."""
+  """The two seeds of part `index` (uint32 of any shape) of what has the seeds `seeds`."""
   return bits(seeds, index), bits((seeds[1], seeds[0]), index)
 
 
-# Dropout of attention: its kernels are busy with the hash, so one word of 32 bits serves four pairs of a row and a
-# column, a byte each: two rows and two columns that are eight apart, which one thread of a matrix product holds.
-COLUMN_STEP = np.uint32(0x9E3779B9)  # of the Weyl sequence that the columns of a row take their words from
+# Dropout of attention: the hash takes much of its kernels' time, so one word of 32 bits serves four pairs of a row and
+# a column, a byte each: two rows and two columns that are eight apart, which one thread of a matrix product holds.
+COLUMN_STEP = np.uint32(0x9E3779B9)  # of the Weyl sequence that gives the columns of a row their words
 
 
 def pair_rate(rate: float) -> float:
-  """The rate that pairs are really dropped at, in 256ths as a byte can tell: 0.1 becomes 0.1016.
+  """The rate at which pairs are really dropped, in 256ths, as a byte decides: 0.1 becomes 0.1016.
 
-  Differs from the papers, whose rate is 0.1 to the letter; what stays is divided by the share that really stays.
+  Differs from the papers, whose rate is exactly 0.1; what stays is divided by the share that really stays.
 
   >>> [pair_rate(rate) * 256 for rate in (0.0, 0.0001, 0.1, 0.5)]
   [0.0, 1.0, 26.0, 128.0]
@@ -75,7 +75,7 @@ def pair_rate(rate: float) -> float:
 
 
 def pair_groups(places: Any) -> Any:
-  """The number of each row's or column's group, all of whose members differ in bit 3 alone.
+  """The number of each row's or column's group, whose two members differ only in bit 3.
 
   >>> pair_groups(np.arange(24, dtype=np.uint32)).tolist()
   [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
@@ -84,19 +84,20 @@ def pair_groups(places: Any) -> Any:
 
 
 def pair_words(places: Any, row_seeds: Any) -> Any:
-  """Word of each group of pairs. `row_seeds` are `bits` of the groups of rows, `places` these plus COLUMN_STEP times
-  the groups of columns."""
+  """The word of each group of pairs, from the `bits` of groups of rows and these plus COLUMN_STEP times the groups of
+  columns (`places`).
+  """
   x = (places ^ (places >> np.uint32(16))) * np.uint32(0x7FEB352D) + row_seeds  # rows that meet here part again
   return (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
 
 
 def pair_byte(row_bit: Any, column_bit: Any) -> Any:
-  """Which byte of the word, from the lowest, stands for a pair with these bits 3 of its row and its column."""
+  """Which byte of the word, counted from the lowest, belongs to a pair, by bit 3 of its row and of its column."""
   return 2 * row_bit + column_bit
 
 
 def kept_bytes(words: Any, rate: float) -> Any:
-  """For all four bytes at once: their highest bits tell which pairs stay. `rate` is a `pair_rate`."""
+  """For all four bytes at once: the highest bit of each says whether its pair stays. `rate` is a `pair_rate`."""
   dropped = round(rate * 256)
   low = words & np.uint32(0x7F7F7F7F)
   if dropped <= 128:

@@ -1,4 +1,4 @@
-"""Generator and kept encoder: two encoders and what they share (ELECTRA sections 2 and 3.2)."""
+"""Generator and kept encoder: two encoders and the weights that they share (ELECTRA sections 2 and 3.2)."""
 
 import dataclasses
 import functools
@@ -13,27 +13,25 @@ from electra_jax.models.transformer import TransformerConfig
 
 
 def make_generator_config(encoder: TransformerConfig, config_generator: ConfigDict) -> TransformerConfig:
-  """The generator: narrower layers, the kept encoder's embedding width (it is projected, footnote 3)."""
+  """The generator: narrower layers, the kept encoder's embedding width, projected (footnote 3)."""
   own = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
   return dataclasses.replace(encoder, **{name: config_generator[name] for name in own})
 
 
 class Electra(nn.Module):
-  """The pair. What is shared belongs to the encoder that is kept: ELECTRA's discriminator.
+  """The pair. Shared weights belong to the encoder that is kept: ELECTRA's discriminator.
 
   Objectives add heads to either network and run them through `apply(..., method=a function of this module)`.
 
-  With `embeddings` the discriminator reads positions that the masked LM has learnt.
-
-  Differs from the released code, which also shares the position and segment tables and the layer norm behind them (the
-  ICLR version: "both the token and positional embeddings"): that is `embeddings`; the default is `token_embeddings`,
-  the text of the preprint's section 3.2.
+  Differs from the released code, which also shares the position and segment tables and the layer norm after them (the
+  ICLR version: "both the token and positional embeddings"), so that the discriminator reads positions learnt by the
+  masked LM: that is `embeddings`; the default is `token_embeddings`, as in the preprint's section 3.2.
   """
 
   encoder_config: TransformerConfig
   generator_config: TransformerConfig | None  # None: replacements come from no network
   weight_tying: str  # none | token_embeddings | embeddings | all (one encoder with the heads of both)
-  encoder_name: str = "discriminator"  # of the kept encoder's parameters
+  encoder_name: str = "discriminator"  # of the kept encoder's subtree in the parameters
   encoder_heads: tuple[str, ...] = ("rtd_head",)
   generator_heads: tuple[str, ...] = ("mlm_head",)
 
@@ -47,7 +45,7 @@ class Electra(nn.Module):
       self.generator = Bert(self.generator_config, head_names=self.generator_heads)
 
   def config_of(self, name: str) -> TransformerConfig:
-    """The description of a network, by the name of its parameters."""
+    """The description of a network, by the name of its subtree in the parameters."""
     return self.generator_config if name == "generator" and self.generator_config else self.encoder_config
 
   def generator_table(self) -> Float[Array, "vocab embed"]:
@@ -56,7 +54,7 @@ class Electra(nn.Module):
     return owner.token_table()
 
   def generator_embed(self) -> Callable:
-    """The generator's `Bert.embed`, with what it reads of the kept encoder."""
+    """The generator's `Bert.embed`, with the tables that belong to the kept encoder."""
     if self.weight_tying == "token_embeddings":
       return functools.partial(self.generator.embed, token_table=self.encoder.token_table())
     return (self.generator if self.weight_tying == "none" else self.encoder).embed

@@ -9,10 +9,10 @@ from electra_jax.models.transformer import Dropout, TransformerConfig
 
 
 def sinusoids(shape: tuple[int, int], scale: float) -> Float[Array, "positions embed"]:
-  """Sines and cosines of wavelengths from 2 pi to almost 200 pi rows (Vaswani et al. 2017, section 3.5).
+  """Sines and cosines with wavelengths from 2 pi to almost 200 pi positions (Vaswani et al. 2017, section 3.5).
 
-  Differs from Vaswani et al., whose base is 10,000 where this one is 100: rows of a small model are short, and with
-  their base most columns would hardly change along them. Root mean square `scale`, as that of the other tables.
+  Differs from Vaswani et al., whose base is 10,000, where this one is 100: sequences of a small model are short, and
+  with their base most columns would hardly change along them. The root mean square is `scale`, as in other tables.
   """
   rows, features = shape
   wavelengths = 100.0 ** (2 * jnp.arange(-(-features // 2)) / features)  # over 2 pi
@@ -20,7 +20,7 @@ def sinusoids(shape: tuple[int, int], scale: float) -> Float[Array, "positions e
   return scale * 2**0.5 * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)[:, :features]
 
 
-# config.model.position_init -> (shape, initializer_range) -> the table at the start; None: drawn like the others.
+# config.model.position_init -> (shape, initializer_range) -> the initial table; None: drawn like the others.
 POSITION_INITS = {"normal": None, "sinusoidal": sinusoids}
 
 
@@ -44,9 +44,9 @@ def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"],
            gathered: bool = False) -> Float[Array, "batch length embed"]:
   """Rows of a table. The gather is done in float32, so its gradient is summed in float32 too.
 
-  Each device gathers whole rows for its own examples. Left to itself the partitioner would keep the table's split in
-  the rows, and then have every device compute all of them, forwards and backwards. Where tables are whole anyway
-  (`gathered`, or a mesh of the data axis alone) nothing is said: so gradients of several lookups are summed at once.
+  Each device gathers whole rows for its own examples. Without a constraint the partitioner would keep the table's split
+  in the rows, and have every device compute all of them, forwards and backwards. A table that is whole anyway
+  (`gathered`, or a mesh of the data axis alone) has none, so that the gradients of several lookups are summed at once.
   """
   if sharding.axis_size("vocab") > 1 or (sharding.axis_size("embed") > 1 and not gathered):
     table = sharding.constrain(table, None, None)
@@ -55,9 +55,9 @@ def lookup(table: Float[Array, "vocab embed"], ids: Int[Array, "batch length"],
 
 def position_vectors(table: Float[Array, "positions embed"], attention_mask: Bool[Array, "batch length"],
                      offset: int) -> Float[Array, "#batch length embed"]:
-  """Rows offset, offset + 1, ... of the position table; RoBERTa's padding reads row offset - 1, BERT counts it too.
+  """Rows offset, offset + 1, ... of the position table; RoBERTa's padding reads row offset - 1, BERT's counts on.
 
-  Slices in place of a gather: padding is only on the right, so every row of the batch reads the same positions.
+  A slice in place of a gather: padding is only on the right, so every row of the batch reads the same positions.
 
   >>> rows = jnp.arange(6.0)[:, None]
   >>> position_vectors(rows, jnp.array([[True, True, True, False]]), offset=2)[..., 0].tolist()
@@ -75,7 +75,7 @@ def position_vectors(table: Float[Array, "positions embed"], attention_mask: Boo
 
 def segment_vectors(table: Float[Array, "types embed"],
                     token_type_ids: Int[Array, "batch length"]) -> Float[Array, "#batch #length embed"]:
-  """Rows of a short table, chosen by comparing: its gradient is a sum over each segment instead of a scatter.
+  """Rows of a short table, chosen by comparison, whose gradient is a sum over each segment instead of a scatter.
 
   A model with a single segment row (RoBERTa) reads it for both segments.
   """

@@ -1,4 +1,4 @@
-"""Heads on top of an encoder: of pre-training (masked LM, replaced tokens, ...) and of fine-tuning."""
+"""Heads on top of an encoder: for pre-training (masked LM, replaced tokens, ...) and for fine-tuning."""
 
 import flax.linen as nn
 import jax
@@ -12,13 +12,17 @@ from electra_jax.models.transformer import Dropout, TransformerConfig
 
 def select_positions(x: Float[Array, "batch length hidden"],
                      positions: Int[Array, "batch predictions"]) -> Float[Array, "batch predictions hidden"]:
-  """The vectors at the masked positions, as a one-hot product: its gradient is a product too, not a scatter."""
+  """The vectors at the masked positions, by a one-hot product, whose gradient is a product and not a scatter."""
   one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)  # [batch, predictions, length]
   return jnp.einsum("bpl,blh->bph", one_hot, x, precision=jax.lax.Precision.HIGHEST)
 
 
 class MaskedLMHead(nn.Module):
-  """Dense, GELU, layer norm, then the tied token table and a bias (BERT; ELECTRA's generator)."""
+  """Dense, GELU, layer norm, then the tied token table and a bias (BERT; ELECTRA's generator).
+
+  Differs from the preprint's formula, softmax(e(x)^T h) (section 2): the hidden layer and the bias are those of BERT
+  and of the released code.
+  """
 
   config: TransformerConfig
 
@@ -28,24 +32,25 @@ class MaskedLMHead(nn.Module):
     c = self.config
     x = c.layer_norm("layer_norm")(c.dense_gelu(c.embedding_size, "dense", x))
     bias = self.param("output_bias", nn.initializers.zeros, (c.vocab_size,))
-    # In bfloat16 the logits are the largest array of the step; their consumers compute in float32. float16 has too
-    # short a range for the bias below.
-    dtype = jnp.float32 if c.dtype == jnp.float16 else c.dtype
-    logits = jnp.einsum("bpe,ve->bpv", x, token_table.astype(c.dtype), preferred_element_type=dtype)
-    padding_bias = jnp.where(jnp.arange(c.vocab_size) < c.num_tokens, 0.0, MASK_BIAS)  # rows that are no token
+    # In bfloat16, as the logits are the largest array of the step; their consumers compute in float32.
+    logits = jnp.einsum("bpe,ve->bpv", x, token_table.astype(c.dtype), preferred_element_type=c.dtype)
+    padding_bias = jnp.where(jnp.arange(c.vocab_size) < c.num_tokens, 0.0, MASK_BIAS)  # rows that are not tokens
     return fused.add_bias(logits, bias + padding_bias)
 
 
 def phrase_score(logits: Float[Array, "batch predictions vocab"],
                  ids: Int[Array, "batch predictions"]) -> Float[Array, "batch"]:
-  """Mean log-probability of a phrase's tokens, -1 being none (Kocijan et al. 2019; RoBERTa section 5.1), float32."""
+  """Mean log-probability of a phrase's tokens, float32; -1 is no token (Kocijan et al. 2019; RoBERTa section 5.1)."""
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
   chosen = jnp.take_along_axis(log_probs, jnp.maximum(ids, 0)[..., None], axis=-1)[..., 0]  # [batch, predictions]
   return jnp.sum(chosen * (ids >= 0), axis=-1) / jnp.maximum(jnp.sum(ids >= 0, axis=-1), 1)
 
 
 class ReplacedTokenHead(nn.Module):
-  """Dense, GELU, one logit a token: positive means "replaced" (the paper's D is its complement, "original")."""
+  """Dense, GELU, one logit per token: positive means "replaced" (the paper's D is its complement, "original").
+
+  Differs from the preprint's formula, D = sigmoid(w^T h) (section 2): the hidden layer is that of the released code.
+  """
 
   config: TransformerConfig
 
@@ -57,7 +62,7 @@ class ReplacedTokenHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-  """[CLS], a dense layer with tanh (BERT's "pooler"), then two logits: B follows A, B is another document's."""
+  """[CLS], a dense layer with tanh (BERT's "pooler"), then two logits: B follows A, B is from another document."""
 
   config: TransformerConfig
 
@@ -69,7 +74,7 @@ class NextSentenceHead(nn.Module):
 
 
 class LinearHead(nn.Module):
-  """w^T h + b: one logit a position, for a "sigmoid layer" (ELECTRA section 3.5) or a baseline (Appendix D)."""
+  """w^T h + b: one logit per position, for a "sigmoid layer" (ELECTRA section 3.5) or a baseline (Appendix D)."""
 
   config: TransformerConfig
 
@@ -80,25 +85,20 @@ class LinearHead(nn.Module):
 
 def mean_state(x: Float[Array, "batch length hidden"],
                attention_mask: Bool[Array, "batch length"]) -> Float[Array, "batch hidden"]:
-  """The mean of the states that are no padding's, special tokens' included, as sentence-transformers takes it.
-
-  A row of nothing but padding gives zeros.
-  """
+  """The mean state of all tokens but padding, as in sentence-transformers; zeros for a row of padding alone."""
   mask = attention_mask.astype(jnp.float32)[..., None]  # [batch, length, 1]
   total = (x.astype(jnp.float32) * mask).sum(axis=1)
   return (total / jnp.maximum(mask.sum(axis=1), 1)).astype(x.dtype)
 
 
-# task.pooling -> a sentence as one vector, from (states, attention mask).
+# task.pooling -> (states, attention mask) -> the sentence as one vector.
 POOLINGS = {"mean": mean_state, "cls": lambda x, attention_mask: x[:, 0]}
 
 
 class ClassificationHead(nn.Module):
-  """The first state, for BERT and RoBERTa a dense layer (`config.pooler`), dropout, then `config.num_labels` outputs.
+  """The sentence's vector (POOLINGS), a dense layer (`config.pooler`), dropout, then `config.num_labels` outputs.
 
-  The first state is [CLS]'s, or the sentence's as one vector (POOLINGS) in its place.
-
-  ELECTRA's linear classifier has no dense layer (section 3.1: "simple linear classifiers on top of ELECTRA").
+  The dense layer is BERT's and RoBERTa's; ELECTRA has "simple linear classifiers" (section 3.1).
   """
 
   config: TransformerConfig
@@ -121,7 +121,7 @@ class MultipleChoiceHead(ClassificationHead):
 
 
 class TokenHead(nn.Module):
-  """Dropout, then `num_outputs` outputs a token; 0 stands for `config.num_labels`."""
+  """Dropout, then `num_outputs` outputs per token; 0 stands for `config.num_labels`."""
 
   config: TransformerConfig
   num_outputs: int = 0
@@ -135,6 +135,6 @@ class TokenHead(nn.Module):
 
 
 class SpanHead(TokenHead):
-  """Two logits a token: does an answer start here, does it end here?"""
+  """Two logits per token: does an answer start here, does it end here?"""
 
   num_outputs: int = 2

@@ -1,6 +1,6 @@
-"""Initial parameters: the values of Flax's `init`, with one random number generator for all arrays of a shape.
+"""Initial parameters: the values of Flax's `init`, drawn by one program for all arrays of a shape.
 
-`init` has one for each array, which takes half a minute to compile for ELECTRA-Small on an H200.
+`init` draws each array by itself, which takes half a minute to compile for ELECTRA-Small on an H200.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 
 from electra_jax.models.embeddings import POSITION_INITS
 
-CONSTANTS = {"scale": jnp.ones, "bias": jnp.zeros, "output_bias": jnp.zeros}  # by a parameter's name; the rest is drawn
+CONSTANTS = {"scale": jnp.ones, "bias": jnp.zeros, "output_bias": jnp.zeros}  # by a parameter's name; others are drawn
 
 
 def draw(model: nn.Module, rng: Array, *arguments, **options) -> PyTree:
@@ -44,10 +44,10 @@ def draw(model: nn.Module, rng: Array, *arguments, **options) -> PyTree:
 
 
 def init_of(model: nn.Module) -> Callable[[Array, dict], PyTree]:
-  """(rng, batch) -> `draw`: what an objective's `init` is."""
+  """(rng, batch) -> parameters: the `init` of an objective."""
   return functools.partial(draw, model)
 
 
 def _number_of(modules: list[str]) -> int:
-  """What Flax folds into the key for the first parameter of the module at this path: a hash of its names and of 1."""
+  """What Flax folds into the key for the first parameter of the module at this path: a hash of its names and 1."""
   return int.from_bytes(hashlib.sha1("".join(modules).encode() + b"\x01").digest()[:4])

@@ -1,8 +1,8 @@
 """Answer spans whose end depends on their start: ELECTRA's question-answering head.
 
-Its paper as published (section 3.1) takes XLNet's module for SQuAD, which predicts start and end jointly, and a
-classifier for "no answer". So p(start, end) = p(start) p(end | start): training gives the head the right start,
-prediction searches a beam of starts and, for each, of ends.
+The published paper (section 3.1) takes XLNet's module for SQuAD, which predicts start and end jointly, and a classifier
+for "no answer". So p(start, end) = p(start) p(end | start): training gives the head the right start, prediction
+searches a beam of starts and, for each, a beam of ends.
 """
 
 from collections.abc import Callable
@@ -22,24 +22,24 @@ from electra_jax.models.transformer import Dropout, TransformerConfig, multiply
 class JointSpanHead(nn.Module):
   """log p(start) of each token, and log p(end | start) of each token that is not before the start.
 
-  The paper says that the end is predicted from the start; it does not give the network. Here a start's logit is linear
+  The paper says that the end is predicted from the start, but does not give the network. Here a start's logit is linear
   in its vector, an end's is Dense, GELU, layer norm and Dense of [token's vector; start's vector]. Both distributions
-  are over the real tokens; an end before its start has no share. [CLS] as start and end stands for "not in here".
+  are over the real tokens; an end before its start has probability 0. [CLS] as start and end means "not in this text".
 
   Differs from the released ELECTRA code: both distributions are over all real tokens, the question's included, where
-  the code's are over the context and [CLS]; layer norm, as in XLNet's; the ends of a start share out their probability
-  from the start on; spans are compared by log-probabilities, since the logits of two starts' ends have no common zero;
-  and the classifier for "no answer" reads [CLS] alone. The hidden layer is as wide as the encoder (512 there), with
-  dropout before it (none there).
+  the code's are over the context and [CLS]; there is a layer norm, as in XLNet's; ends before the start have no
+  probability; spans are compared by log-probabilities, since the logits of two starts' ends have no common zero; and
+  the classifier for "no answer" reads [CLS] alone. The hidden layer is as wide as the encoder (512 there), with dropout
+  before it (none there).
   """
 
   config: TransformerConfig
-  num_best: int = NUM_BEST  # spans that are found, and starts and ends that are tried
-  max_answer: int = MAX_ANSWER_LENGTH  # tokens of the longest of them
+  num_best: int = NUM_BEST  # spans to return, and starts and ends to try
+  max_answer: int = MAX_ANSWER_LENGTH  # longest span in tokens
 
   @nn.compact
   def __call__(self, x: Float[Array, "batch length hidden"], batch: dict[str, Array], train: bool = False) -> Array:
-    """In training float32 [batch, length, 2]: log p(start), and log p(end | batch["start"]). Else `search`'s spans."""
+    """In training float32 [batch, length, 2]: log p(start), log p(end | batch["start"]); else the spans of `search`."""
     c = self.config
     mask, implementation = batch["attention_mask"], c.implementation()
     x = Dropout(c.hidden_dropout_prob, name="dropout")(x, train)
@@ -70,17 +70,17 @@ def log_shares(logits: Float[Array, "batch length"], mask: Bool[Array, "batch le
 def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hidden"], ends: Callable,
            may_start: Bool[Array, "batch length"], may_end: Bool[Array, "batch length"], num_best: int,
            max_answer: int) -> Float[Array, "batch spans 4"]:
-  """The likeliest spans of each row by beam search: of `num_best` starts the `num_best` ends each.
+  """The likeliest spans of each row by beam search: `num_best` starts with `num_best` ends each.
 
   Args:
     start: log p(start).
-    x: the tokens' vectors, which `ends` takes of the starts.
+    x: the tokens' vectors; `ends` gets those of the starts.
     ends: (vectors [batch, hidden], starts [batch]) -> log p(end | start) [batch, length].
     max_answer: longest span in tokens.
 
   Returns:
-    (log p(start), log p(end | start), start, end) of `num_best` spans, the likeliest first; start and end are -1 and
-    the rest is 0 where there are no more. Before them [CLS] as start and end. NaN where the network gives NaN.
+    (log p(start), log p(end | start), start, end) of [CLS] as start and end, then of `num_best` spans, the likeliest
+    first, filled up with (0, 0, -1, -1). NaN where the network gives NaN.
   """
   length = start.shape[1]
   size, places = min(num_best, length), jnp.arange(length)
@@ -88,7 +88,7 @@ def search(start: Float[Array, "batch length"], x: Float[Array, "batch length hi
   starts = jnp.concatenate([jnp.zeros((len(start), 1), starts.dtype), starts], axis=1)  # [batch, 1 + size]
 
   def of_each(vectors_and_starts):
-    """One start at a time: what `ends` makes of all is `size` times as large as the encoder's activations."""
+    """One start at a time, as the hidden states of all ends would take `size` times the encoder's activations."""
     vectors, firsts = vectors_and_starts
     shares = ends(vectors, firsts)
     distance = places - firsts[:, None]

@@ -18,14 +18,14 @@ ACTIVATIONS = ("gelu", "gelu_new")  # by the normal distribution function | by t
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-  """Everything that decides the shape and arithmetic of one encoder; sizes are counts, rates are in [0, 1].
+  """Everything that determines one encoder's shapes and arithmetic; sizes are counts, rates are in [0, 1].
 
-  Differs from the released BERT and ELECTRA code, whose GELU is the approximation by tanh ("gelu_new"): by default it
-  is the exact one, by the normal distribution function, as in RoBERTa's code.
+  Differs from the released BERT and ELECTRA code, whose GELU is the tanh approximation ("gelu_new"): the default is the
+  exact one, by the normal distribution function, as in RoBERTa's code.
   """
 
   vocab_size: int  # rows of the token table, padded
-  num_tokens: int  # entries of the tokenizer; logits of the rows above are masked out
+  num_tokens: int  # entries of the tokenizer; logits of later rows are masked out
   embedding_size: int
   hidden_size: int
   intermediate_size: int
@@ -40,13 +40,13 @@ class TransformerConfig:
   layer_norm_eps: float
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
-  position_init: str = "normal"  # how the position table starts: a row of embeddings.POSITION_INITS
+  position_init: str = "normal"  # initial position table: a row of embeddings.POSITION_INITS
   remat: str = "none"  # a row of remat.POLICIES, or none
   kernels: str = "auto"  # auto | xla | triton | mosaic | pallas | interpret, see triton_rows.choose
   gathered: bool = False  # each device has all parameters within a step, however they are kept (optimizer.shard_state)
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
-  pooler: str = "none"  # layer between that and a fine-tuning head's outputs: none | tanh | gelu
+  pooler: str = "none"  # activation of a fine-tuning head's hidden layer: tanh | gelu; none: no such layer
 
   @property
   def head_dim(self) -> int:
@@ -68,25 +68,25 @@ class TransformerConfig:
 
   def dense_gelu(self, features: int, name: str, x: Float[Array, "batch length inputs"],
                  axis: str | None = None) -> Float[Array, "batch length features"]:
-    """gelu(a linear map of x), within the module that calls; `axis`: logical axis of the features."""
+    """gelu(a linear map of x), within the calling module; `axis`: logical axis of the features."""
     kernel, bias = self.dense(features, name=name).parameters(x.shape[-1])
     implementation = self.implementation()
-    # `dots` keeps products, and those within the kernel are none to it
+    # `dots` keeps products, but does not see those within the kernel.
     if "dots" not in self.remat and linear_gelu.fits(implementation, x.shape, features, self.hidden_act, self.dtype):
       return linear_gelu.linear_gelu(x.astype(self.dtype), kernel.astype(self.dtype), bias, implementation)
     product = sharding.constrain(multiply(x, kernel, self.dtype), "batch", None, axis)
     return fused.bias_gelu(product, bias, self.hidden_act, implementation, axis)
 
   def implementation(self) -> str:
-    """Which code computes attention, GELU and norms' gradients: xla | triton | mosaic | pallas | interpret."""
+    """The code for attention, GELU and the norms' gradients: xla | triton | mosaic | pallas | interpret."""
     return triton_rows.choose(self.kernels, self.dtype)
 
 
 class Dense(nn.Module):
   """x @ kernel + bias over the last axis.
 
-  The other axes are flattened first: a product with a single contracted axis is what every backend does fast; on CPU
-  the kernel's gradient takes a third of the time that it takes over [batch, length] (which nn.Dense would do).
+  The other axes are flattened first, as every backend is fast at a product of two matrices; on CPU the kernel's
+  gradient takes a third of the time that it would over [batch, length], as in nn.Dense.
   """
 
   features: int
@@ -94,7 +94,7 @@ class Dense(nn.Module):
 
   @nn.compact
   def parameters(self, num_inputs: int) -> tuple[Float[Array, "inputs outputs"], Float[Array, "outputs"]]:
-    """(kernel, bias), for those who fuse the product or the bias with something else."""
+    """(kernel, bias), for callers that fuse the product or the bias with something else."""
     kernel = self.param("kernel", self.config.initializer, (num_inputs, self.features))
     return kernel, self.param("bias", nn.initializers.zeros, (self.features,))
 
@@ -121,7 +121,7 @@ class LayerNorm(nn.Module):
 
   @nn.compact
   def parameters(self, width: int) -> tuple[Float[Array, "width"], Float[Array, "width"]]:
-    """(scale, bias), for those who fuse the norm with what comes before it."""
+    """(scale, bias), for callers that fuse the norm with what comes before it."""
     return self.param("scale", nn.initializers.ones, (width,)), self.param("bias", nn.initializers.zeros, (width,))
 
   def __call__(self, x: Float[Array, "batch length features"]) -> Float[Array, "batch length features"]:
@@ -130,12 +130,12 @@ class LayerNorm(nn.Module):
 
 
 class Dropout(nn.Module):
-  """Dropout, see `dropout.dropout`; in training alone."""
+  """Dropout in training, see `dropout.dropout`."""
 
   rate: float
 
   def seeds(self, train: bool) -> tuple[UInt32[Array, "2"], float]:
-    """(seeds, rate) for those who fuse it with something else; the rate is 0 where nothing is dropped."""
+    """(seeds, rate) for callers that fuse it with something else; the rate is 0 if nothing is dropped."""
     if not train or not self.rate:
       return jnp.zeros(2, jnp.uint32), 0.0
     return dropout.seeds_of(self.make_rng("dropout")), self.rate

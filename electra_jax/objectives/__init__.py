@@ -15,10 +15,10 @@ def make(transformer: Any, config_generator: ConfigDict, config_objective: Confi
 
   Args:
     transformer: a TransformerConfig.
-    token_counts: int [tokens], of the training corpus, 0 for special ids; only where `counts_tokens(config_generator)`.
+    token_counts: int [tokens] in the training corpus, 0 for special ids; only if `counts_tokens(config_generator)`.
   """
   make_row = ROWS[config_objective.name].make
-  if isinstance(make_row, str):  # imported here: the table is read without jax
+  if isinstance(make_row, str):  # imported here, so that the table needs no jax
     module, _, function = make_row.partition(".")
     make_row = getattr(importlib.import_module(f"electra_jax.objectives.{module}"), function or "make")
   return make_row(transformer, config_generator, config_objective, num_steps, token_counts)

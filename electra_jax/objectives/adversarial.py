@@ -1,6 +1,6 @@
 """Adversarial generator: REINFORCE with a learned baseline against the discriminator (ELECTRA Appendix D).
 
-The generator never hears which token was right: it is paid for what the discriminator gets wrong.
+The generator is never told which token was right: its reward is what the discriminator gets wrong.
 
 Differs from the formulas as printed, in the sign: section 2 and Appendix D write L_Disc without its minus, so that read
 literally the generator would help the discriminator. We follow the words, "train G to maximize the discriminator loss":
@@ -21,9 +21,9 @@ from electra_jax.objectives.base import Batch, Objective, Phase, apply
 
 
 def generate(model: Electra, batch: Batch, train: bool) -> tuple[Array, Array]:
-  """The generator's logits [batch, predictions, vocab] and the baseline's [batch, predictions] of one pass.
+  """The generator's logits [batch, predictions, vocab] and the baseline's [batch, predictions] from one pass.
 
-  The baseline reads h_G but does not shape it: it is there to make the policy's gradient less noisy, not to steer it.
+  No gradient of the baseline reaches h_G: it makes the policy's gradient less noisy and must not change its direction.
   """
   hidden = model.generator.encode(batch, batch["masked_input_ids"], train, model.generator_embed())
   hidden = heads.select_positions(hidden, batch["masked_positions"])  # [batch, predictions, hidden]
@@ -33,7 +33,7 @@ def generate(model: Electra, batch: Batch, train: bool) -> tuple[Array, Array]:
 
 def rewards(rtd_logits: Float[Array, "batch length"], positions: Int[Array, "batch predictions"],
             is_replaced: Bool[Array, "batch predictions"]) -> Float[Array, "batch predictions"]:
-  """R(x̂_t, x): the log of the probability that the discriminator gives to the truth about the drawn token.
+  """R(x̂_t, x): the log-probability that the discriminator gives to the truth about the drawn token.
 
   >>> found = rewards(jnp.log(jnp.array([[3.0, 1.0]])), jnp.array([[0, 0]]), jnp.array([[True, False]]))
   >>> [round(x, 4) for x in jnp.exp(found)[0].tolist()]  # sigmoid(ln 3) = 3/4
@@ -46,9 +46,9 @@ def rewards(rtd_logits: Float[Array, "batch length"], positions: Int[Array, "bat
 def policy_loss(log_probabilities: Float[Array, "batch predictions"], reward: Float[Array, "batch predictions"],
                 baseline_logits: Float[Array, "batch predictions"],
                 weights: Float[Array, "batch predictions"]) -> Float[Array, ""]:
-  """A sum whose gradient is one draw of the gradient of E[R]: log p_G(x̂) (R - b), with b = log sigmoid(w^T h_G).
+  """A sum whose gradient estimates that of E[R] from one draw: log p_G(x̂) (R - b), with b = log sigmoid(w^T h_G).
 
-  Its value means nothing. b depends on no draw, so it changes the gradient's spread and not its mean.
+  Its value means nothing. b does not depend on the draw, so it changes the gradient's variance but not its mean.
   """
   advantage = jax.lax.stop_gradient(reward - jax.nn.log_sigmoid(baseline_logits))
   return jnp.sum(weights * log_probabilities * advantage)
@@ -56,7 +56,7 @@ def policy_loss(log_probabilities: Float[Array, "batch predictions"], reward: Fl
 
 def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Float[Array, "batch predictions"],
                   weights: Float[Array, "batch predictions"]) -> Float[Array, ""]:
-  """Cross-entropy of sigmoid(w^T h_G) against exp(R), a probability: the least where b is the log of its mean.
+  """Cross-entropy of sigmoid(w^T h_G) against the probability exp(R): minimal if b is the log of its mean.
 
   >>> round(float(baseline_loss(jnp.zeros((1, 1)), jnp.log(jnp.full((1, 1), 0.3)), jnp.ones((1, 1)))), 4)  # ln 2
   0.6931
@@ -68,10 +68,10 @@ def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Fl
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Objective:
-  """ELECTRA's discriminator against a generator that has no masked-LM loss (it is reported, not trained on).
+  """ELECTRA's discriminator against a generator whose masked-LM loss is logged but not trained on.
 
-  The paper gives no weights next to λ: ours are `mlm_weight` for the policy's and 1 for the
-  baseline's, of means over masked positions.
+  The paper gives no weights besides λ: ours are `mlm_weight` for the policy and 1 for the baseline, both for means over
+  masked positions.
   """
   del token_counts
   model = generators.make_model(transformer, config_generator, config_objective,

@@ -1,6 +1,6 @@
 """All-Tokens MLM: predicts every token, with a copy gate (ELECTRA section 3.5, 84.3).
 
-Memory: vocabulary logits at every position are batch x length x vocabulary; raise train.accumulation_steps.
+Vocabulary logits at every position take memory for batch x length x vocabulary: raise train.accumulation_steps.
 """
 
 import jax
@@ -24,13 +24,13 @@ def make_model(transformer: TransformerConfig, config_generator: ConfigDict, con
 
 
 def predict(model: Electra, batch: Batch, ids: Array, train: bool) -> tuple[Array, Array]:
-  """The gate's logits [batch, length] and the vocabulary logits [batch, length, vocab] of one pass."""
+  """The gate's logits [batch, length] and the vocabulary logits [batch, length, vocab] from one pass."""
   hidden = model.encoder.encode(batch, ids, train)
   return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, model.encoder.token_table())
 
 
 def copy_gate(model: Electra, batch: Batch, ids: Array, train: bool) -> Array:
-  """The gate's logits [batch, length] alone: positive means "the input is the original"."""
+  """The gate's logits [batch, length]: positive means "the input is the original"."""
   return model.encoder.copy_head(model.encoder.encode(batch, ids, train))
 
 
@@ -39,7 +39,7 @@ def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Floa
                    ) -> Float[Array, "batch length"]:
   """log p(id), where p = D 1[id is the input] + (1 - D) softmax and D = sigmoid(gate).
 
-  Added up in log space: neither a sure gate nor a sure softmax gives log 0.
+  The sum is taken in log space, so that neither a certain gate nor a certain softmax gives log 0.
 
   >>> logits = jnp.zeros((1, 2, 4))
   >>> found = log_likelihood(jnp.zeros((1, 2)), logits, jnp.array([[3, 3]]), jnp.array([[3, 1]]))
@@ -53,12 +53,12 @@ def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Floa
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Objective:
-  """The generator is trained as in ELECTRA; the kept encoder names the original of every real token.
+  """The generator is trained as in ELECTRA; the kept encoder predicts the original of every real token.
 
   The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`, by default
-  1 / masking.rate. The second loss is a mean over all tokens, few of which are masked, and the others are hardly ever
-  hard to name: at a weight of 1 GLUE was 11 points lower (docs/results/table3.md). The gate is also scored as what it
-  is, a detector of replaced tokens.
+  1 / masking.rate. The second loss is a mean over all tokens, most of which are not masked and easy to predict: with a
+  weight of 1 GLUE was 11 points lower (docs/results/table3.md). The gate is also scored as a detector of replaced
+  tokens.
   """
   model = make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)

@@ -14,7 +14,7 @@ LossFn = Callable[[PyTree, Batch, Array, bool, dict[str, Array]], tuple[Array, M
 
 
 def apply(model: nn.Module, params: PyTree, *arguments, **options) -> Any:
-  """A pass of a network: `model.apply` with the parameters alone, whose outputs are those of `options["method"]`."""
+  """`model.apply` with parameters alone: the outputs of `options["method"]`."""
   return model.apply({"params": params}, *arguments, **options)
 
 

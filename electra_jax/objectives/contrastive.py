@@ -1,4 +1,4 @@
-"""A sentence-level task: whether the entire input was left as it was (ELECTRA Appendix F: it hurts a little)."""
+"""Sentence-level contrastive task: was the whole input left unchanged? (ELECTRA Appendix F: hurts slightly)"""
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ UNCHANGED_SHARE = 0.2  # of the sequences, which are not corrupted (Appendix F)
 
 
 def judge(model: Electra, batch: Batch, ids: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
-  """Logits of "replaced" [batch, length] and, from [CLS], of "corrupted" [batch] of one pass."""
+  """Logits of "replaced" [batch, length] and, from [CLS], of "corrupted" [batch], from one pass."""
   hidden = model.encoder.encode(batch, ids, train)
   return model.encoder.rtd_head(hidden), model.encoder.sentence_head(hidden[:, :1])[:, 0]
 
 
 def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.Array) -> generators.Corruption:
-  """Takes back the corruption of a random UNCHANGED_SHARE of the rows."""
+  """Undoes the corruption of a random UNCHANGED_SHARE of the rows."""
   is_kept = jax.random.bernoulli(rng, UNCHANGED_SHARE, (len(input_ids), 1))
   return corruption._replace(ids=jnp.where(is_kept, input_ids, corruption.ids),
                              is_replaced=corruption.is_replaced & ~is_kept)
@@ -29,10 +29,10 @@ def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Objective:
-  """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay as they are.
+  """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay unchanged.
 
-  A row in which every draw happens to be the original counts as unchanged, as such a token counts as real. The paper
-  gives neither the head (ours is the replaced-token head on [CLS]) nor the loss's weight (ours is 1).
+  A row in which every draw happens to be the original counts as unchanged, just as such a token counts as real. The
+  paper gives neither the head (ours is a second replaced-token head, on [CLS]) nor the loss's weight (ours is 1).
   """
   model = generators.make_model(transformer, config_generator, config_objective,
                                 encoder_heads=("rtd_head", "sentence_head"))
@@ -49,7 +49,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
                                     rngs={"dropout": encoder_rng})
     real = batch["attention_mask"].astype(jnp.float32)
     rtd_loss, rtd_metrics = rtd.discriminator_loss(logits, corruption.is_replaced, real, train)
-    is_row = batch["attention_mask"].any(axis=1)  # [batch]; the last batch of an evaluation is filled up
+    is_row = batch["attention_mask"].any(axis=1)  # [batch]; an evaluation's last batch is padded with empty rows
     is_corrupted = corruption.is_replaced.any(axis=1)
     sentence_loss = losses.binary_cross_entropy(sentence_logits[:, None], is_corrupted[:, None],
                                                 is_row[:, None].astype(jnp.float32))

@@ -1,4 +1,4 @@
-"""ELECTRA 15 %: learns from the masked tokens only, as BERT does (ELECTRA section 3.5, Table 3: 82.4, not 85.0)."""
+"""ELECTRA 15 %: learning from masked tokens only, as BERT does (ELECTRA section 3.5, Table 3: 82.4, not 85.0)."""
 
 import functools
 

@@ -1,7 +1,7 @@
-"""ELECTRA as a masked LM: both networks together name the original of a masked token (Appendix E).
+"""ELECTRA as a masked LM: both networks together predict the original of a masked token (Appendix E).
 
-An optimal discriminator knows the data: D = p_data (a + p_G) / (a p_data + p_G), which is solved for p_data. The
-context c hides one token. So each candidate costs a pass of the discriminator, over the text with it in place.
+An optimal discriminator D = p_data (a + p_G) / (a p_data + p_G) gives p_data. The context hides one token, so each
+candidate costs a pass of the discriminator over the text with the candidate in its place.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ MASK_RATE = 0.15
 
 def data_probability(original: Float[Array, "*positions"], generated: Float[Array, "*positions"],
                      mask_rate: float = MASK_RATE) -> Float[Array, "*positions"]:
-  """D p_G / (a (1 - D) + p_G) with a = (1 - mask_rate) / mask_rate; not normalised over the candidates.
+  """D p_G / (a (1 - D) + p_G) with a = (1 - mask_rate) / mask_rate; not normalised over candidates.
 
   Args:
     original: D, the probability that the token in place is the original.
-    generated: p_G of this token.
+    generated: p_G, the probability that the generator gives it.
 
   >>> p_data, p_g, a = jnp.array([0.7, 0.3]), jnp.array([0.4, 0.6]), 0.85 / 0.15
   >>> optimal = p_data * (a + p_g) / (a * p_data + p_g)
@@ -39,14 +39,14 @@ def data_probability(original: Float[Array, "*positions"], generated: Float[Arra
 def rank(mlm_logits: Float[Array, "batch predictions vocab"], rtd_logits: Callable[[Array], Array],
          filled_ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"], num_candidates: int,
          mask_rate: float = MASK_RATE) -> tuple[Array, Array]:
-  """The generator's best candidates of each position, and p_data of each: two arrays [batch, predictions, top].
+  """The generator's best candidates at each position, and p_data of each: two arrays [batch, predictions, top].
 
-  One position at a time is in question, and one pass of the discriminator judges one candidate of every row: memory
-  is that of a single pass, time that of predictions x top passes.
+  One pass of the discriminator judges one candidate at one position of every row: the memory is that of a single pass,
+  the time that of predictions x top passes.
 
   Args:
     rtd_logits: ids [batch, length] -> the discriminator's logits [batch, length], positive for "replaced".
-    filled_ids: what the discriminator reads everywhere else; a mask it has never seen.
+    filled_ids: what the discriminator reads at the other positions; it has never seen a [MASK].
   """
   generated, ids = jax.lax.top_k(jax.nn.softmax(mlm_logits), num_candidates)
   rows = jnp.arange(len(filled_ids))
@@ -64,20 +64,20 @@ def rank(mlm_logits: Float[Array, "batch predictions vocab"], rtd_logits: Callab
 
 
 def fill(mlm_logits: Float[Array, "batch predictions vocab"], batch: Batch) -> Int[Array, "batch length"]:
-  """The generator's likeliest token at every masked position: the rest of a discriminator's text, whoever is judged."""
+  """The ids with the generator's likeliest token at every masked position."""
   best = mlm_logits.argmax(axis=-1).astype(jnp.int32)
   return sampling.replace_ids(batch["masked_input_ids"], batch["masked_positions"], best, batch["masked_weights"])
 
 
 def accuracy(params: PyTree, batch: Batch, network: Predictor, temperature: float, mask_rate: float,
              num_candidates: int = NUM_CANDIDATES) -> Metrics:
-  """How often the best candidate is the original, next to the generator's own accuracy on the same positions.
+  """How often the best candidate is the original, and how often the generator's first is, at the same positions.
 
   `electra_mlm/upper_bound` counts originals among the candidates (footnote 10: about 95 % for ELECTRA-Base).
 
   Differs from Appendix E, where one token is masked: here the training masks hide 15 % at once, so that the numbers
-  stand next to `mlm/accuracy`; where another position is masked, the discriminator reads the generator's likeliest
-  token, and so knows nothing that the generator does not.
+  compare with `mlm/accuracy`; at the other masked positions the discriminator reads the generator's likeliest token,
+  and so knows nothing that the generator does not.
   """
   mlm_logits = network.mlm_logits(params, batch) / temperature
   num_candidates = min(num_candidates, mlm_logits.shape[-1])
@@ -92,15 +92,15 @@ def accuracy(params: PyTree, batch: Batch, network: Predictor, temperature: floa
 
 
 def applies(config: ConfigDict) -> bool:
-  """Whether the discriminator's optimum is the one of Appendix E: it was trained on every token of corrupted texts.
+  """Whether Appendix E's optimum holds: the discriminator was trained on every token of corrupted texts.
 
-  Not where the generator never draws the original: then p_G of what it replaces is another distribution.
+  It does not if the generator never draws the original: then replacements are not distributed as p_G.
   """
   return (config.objective.name in ("rtd", "two_stage", "adversarial", "contrastive")
           and config.generator.kind == "learned" and not config.objective.sampling_excludes_original)
 
 
 def corrupted_share(config: ConfigDict) -> float:
-  """The share of positions that the generator fills, over all rows: `contrastive` leaves some rows as they are."""
+  """The share of positions that the generator fills, over all rows; `contrastive` leaves some rows unchanged."""
   unchanged = contrastive.UNCHANGED_SHARE if config.objective.name == "contrastive" else 0.0
   return config.data.masking.rate * (1 - unchanged)

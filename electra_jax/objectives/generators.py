@@ -41,16 +41,16 @@ def learned(model: Electra, token_counts: np.ndarray | None) -> LogitsFn:
 
 
 def unigram(model: Electra, token_counts: np.ndarray) -> LogitsFn:
-  """Tokens "according to their frequency in the train corpus", whatever stands around them (section 3.2)."""
+  """Tokens "according to their frequency in the train corpus", whatever the context (section 3.2)."""
   return _fixed(model, np.log(np.maximum(token_counts, 1)), token_counts)
 
 
 def uniform(model: Electra, token_counts: np.ndarray) -> LogitsFn:
-  """Every token that occurs in the training corpus with the same probability: a unigram of infinite temperature."""
+  """Every token of the training corpus with equal probability: a unigram with infinite temperature."""
   return _fixed(model, np.zeros(len(token_counts)), token_counts)
 
 
-GENERATORS: dict[str, Callable[[Electra, Any], LogitsFn]] = {  # (model, token_counts; None for a learned one)
+GENERATORS: dict[str, Callable[[Electra, Any], LogitsFn]] = {  # (model, token_counts; None for `learned`)
   "learned": learned, "unigram": unigram, "uniform": uniform,
 }
 
@@ -90,7 +90,7 @@ def masked_lm_loss(logits: Float[Array, "batch predictions vocab"], batch: Batch
 
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], batch: Batch,
                     config_objective: ConfigDict) -> Float[Array, "batch predictions vocab"]:
-  """The logits that replacements are drawn from, by `objective.sampling_*`."""
+  """The logits that replacements are drawn from, with the changes of `objective.sampling_*`."""
   excluded_ids = batch["masked_ids"] if config_objective.sampling_excludes_original else None
   return sampling.proposal_logits(logits, config_objective.sampling_temperature, excluded_ids)
 
@@ -104,7 +104,7 @@ def corrupt(rng: Array, logits: Float[Array, "batch predictions vocab"], batch: 
 
 
 def _fixed(model: Electra, log_weights: np.ndarray, token_counts: np.ndarray) -> LogitsFn:
-  """The same logits everywhere; ids without a count, special ones among them, are never drawn."""
+  """The same logits everywhere; ids with a count of 0, such as special ones, are never drawn."""
   row = np.full(model.encoder_config.vocab_size, MASK_BIAS, np.float32)
   row[: len(token_counts)] = np.where(token_counts > 0, log_weights, MASK_BIAS)
   return lambda params, batch, rng, train: jnp.broadcast_to(row, (*batch["masked_ids"].shape, len(row)))

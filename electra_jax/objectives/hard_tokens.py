@@ -1,7 +1,7 @@
-"""BERT on hard tokens: a second network guesses which tokens BERT would fail at, and these are masked (Appendix F).
+"""BERT on hard tokens: masks where a second network guesses that BERT would struggle (ELECTRA Appendix F).
 
-ELECTRA Appendix F, negative result 1: "training a model to guess which tokens BERT would struggle to predict if they
-were masked out [...] resulted in fairly minor speedups over regular BERT". The paper has no formula: this one is ours.
+Negative result 1 there: "training a model to guess which tokens BERT would struggle to predict if they were masked out
+[...] resulted in fairly minor speedups over regular BERT". The paper gives no formula; this one is ours.
 """
 
 import math
@@ -19,11 +19,11 @@ from electra_jax.objectives import generators, losses, sampling
 from electra_jax.objectives.base import Batch, Objective, Phase, apply
 from electra_jax.objectives.table import ROWS
 
-SHARE = ROWS["hard_tokens"].predicted_share  # of the positions that the data offers, at twice BERT's masking.rate
+SHARE = ROWS["hard_tokens"].predicted_share  # masked, of the positions that the data offers, twice as many as BERT's
 
 
 def guess(model: Electra, batch: Batch, train: bool) -> Float[Array, "batch predictions"]:
-  """How many nats BERT's loss would be at each offered position, by the generator, which reads the whole text."""
+  """The generator's guess of BERT's loss in nats at each offered position, from the whole, unmasked text."""
   hidden = model.generator.encode(batch, batch["input_ids"], train, model.generator_embed())
   return model.generator.baseline_head(heads.select_positions(hidden, batch["masked_positions"]))
 
@@ -34,16 +34,16 @@ def predict(model: Electra, batch: Batch, train: bool) -> Array:
 
 
 def num_chosen(batch: Batch) -> Float[Array, "batch"]:
-  """Positions of each row that are masked: ceil(SHARE * those offered)."""
+  """The number of positions to mask in each row: ceil(SHARE * the number offered)."""
   return jnp.ceil(SHARE * batch["masked_weights"].sum(axis=1))
 
 
 def choose(rng: Array, guesses: Float[Array, "batch predictions"], batch: Batch
            ) -> tuple[Batch, Int[Array, "batch slots"]]:
-  """(the batch with `num_chosen` of the offered positions masked and the others as they were, the chosen slots).
+  """(the batch with only `num_chosen` of the offered positions masked, the chosen slots).
 
-  Positions are drawn without replacement with odds of e to the guess, which is 1 / BERT's probability of the token if
-  the guess is right: the highest sums of guess and Gumbel noise.
+  The highest sums of guess and Gumbel noise: positions are drawn without replacement with odds of e to the guess, which
+  is 1 / BERT's probability of the token if the guess is right.
   """
   offered = batch["masked_weights"] > 0
   keys = jnp.where(offered, guesses + jax.random.gumbel(rng, guesses.shape), -jnp.inf)
@@ -58,9 +58,9 @@ def choose(rng: Array, guesses: Float[Array, "batch predictions"], batch: Batch
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Objective:
-  """A masked LM under `encoder/` and the guesser under `generator/`, which learns the losses of what was masked.
+  """A masked LM under `encoder/`, and under `generator/` the guesser, which learns the losses at masked positions.
 
-  Evaluation masks at random, so that its loss is comparable with BERT's at half of `masking.rate`.
+  Evaluation masks at random, so that its loss is comparable with BERT's at half the `masking.rate`.
   """
   del token_counts
   model = generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",

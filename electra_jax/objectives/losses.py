@@ -1,18 +1,18 @@
-"""Losses as sums, never means: who divides, and by what, is decided over the whole global batch."""
+"""Losses as sums, never means: objectives divide them by counts over the whole global batch."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-AUC_BINS = 2048  # histogram bins over logits in [-AUC_RANGE, AUC_RANGE]; more bins, less rounding of the AUC
+AUC_BINS = 2048  # histogram bins over logits in [-AUC_RANGE, AUC_RANGE]; more bins round the AUC less
 AUC_RANGE = 12.0
 
-Pair = tuple[Array, Array]  # (sum, weight): a mean whose division waits until everything has been added up
+Pair = tuple[Array, Array]  # (sum, weight): a mean that is divided only after everything has been added up
 
 
 def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Array, "batch predictions"],
                   weights: Float[Array, "batch predictions"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-  """Sum of -log p(id) and number of right argmax predictions, both over the positions of weight 1.
+  """Sum of -log p(id) and number of correct argmax predictions, both over the positions of weight 1.
 
   >>> loss, correct = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[0, 3]]), jnp.array([[1.0, 0.0]]))
   >>> round(float(loss), 4), float(correct)  # ln 4; argmax of equal logits is id 0
@@ -28,7 +28,7 @@ def log_probability(logits: Float[Array, "batch positions vocab"],
   """log softmax(logits) at the ids, in float32.
 
   The id's logit is picked by comparing with an iota, because the gradient of a gather is a scatter into the logits. The
-  gradient is written out: nothing but the logits themselves is kept for it.
+  gradient is written out, so that besides the sums only the logits themselves are kept for it.
 
   >>> round(float(log_probability(jnp.log(jnp.array([[[1.0, 3.0]]])), jnp.array([[0]]))[0, 0]), 4)  # ln 1/4
   -1.3863
@@ -78,7 +78,7 @@ def detection_metrics(logits: Float[Array, "batch length"], is_replaced: Bool[Ar
 
 def auc_histograms(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
                    weights: Float[Array, "batch length"]) -> tuple[Float[Array, "bins"], Float[Array, "bins"]]:
-  """Histograms of the scores of replaced and of original tokens; they add up over batches, and AUC follows."""
+  """Histograms of the scores of replaced and of original tokens, which add up over batches; they give the AUC."""
   share = (jnp.clip(logits, -AUC_RANGE, AUC_RANGE) + AUC_RANGE) / (2 * AUC_RANGE)
   bins = jnp.minimum((share * AUC_BINS).astype(jnp.int32), AUC_BINS - 1)
   empty = jnp.zeros(AUC_BINS)

@@ -12,7 +12,7 @@ from electra_jax.objectives.base import Objective, Phase, apply
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Objective:
-  """A masked LM; parameters live under `encoder/`. It has no generator."""
+  """A masked LM under `encoder/`."""
   del config_generator, token_counts
   model = Bert(transformer, head_names=("mlm_head",))
 

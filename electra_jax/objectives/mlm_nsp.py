@@ -1,4 +1,4 @@
-"""The original BERT's objective: masked LM and next sentence prediction, added up (RoBERTa section 2.3)."""
+"""The original BERT's objective: masked LM plus next sentence prediction (RoBERTa section 2.3)."""
 
 import numpy as np
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""Forward passes of a trained run, for each objective: what prediction needs, without dropout."""
+"""Forward passes of a trained run without dropout, for prediction, by objective."""
 
 import functools
 from collections.abc import Callable
@@ -16,31 +16,31 @@ from electra_jax.objectives.base import Batch, apply
 
 
 class Predictor(NamedTuple):
-  """Functions of a run's parameters, whatever these are called; None where the run has nothing of the kind."""
+  """Functions of a run's parameters; None for what the run cannot compute."""
 
   mlm_logits: Any  # (params, batch) -> float32 [batch, predictions, vocab]
   rtd_logits: Any  # (params, batch, ids) -> float32 [batch, length]
   encode: Callable[[PyTree, Batch, Array], Array]  # the kept encoder: (params, batch, ids) -> [batch, length, hidden]
-  task_outputs: Any = None  # of a fine-tuned model: (params, batch) -> its heads' outputs by their names
+  task_outputs: Any = None  # of a fine-tuned model: (params, batch) -> its heads' outputs by name
 
 
 class Encoder(NamedTuple):
-  """An encoder that shares nothing."""
+  """An encoder that shares nothing with others."""
 
-  name: str  # of its subtree of the parameters
+  name: str  # of its subtree in the parameters
   transformer: TransformerConfig
   head_names: tuple[str, ...]
 
   def apply(self, params: PyTree, method: str, *arguments) -> Any:
-    """A pass of the encoder without dropout; `method` is of `Bert`."""
+    """A pass of the encoder without dropout by a method of `Bert`."""
     model = Bert(self.transformer, head_names=self.head_names)
     return apply(model, params[self.name], *arguments, False, method=method)
 
 
 @functools.cache
 def separate(*encoders: Encoder) -> Predictor:
-  """Encoders side by side, as published models are; the first one is the kept one. One with heads of fine-tuning is
-  alone and has no others.
+  """The passes of separate encoders, as in published models; the first is the kept one. An encoder with a fine-tuning
+  head is the only one, and has no other heads.
   """
   owners = {head: encoder for encoder in reversed(encoders) for head in encoder.head_names}
   mlm, rtd = owners.get("mlm_head"), owners.get("rtd_head")
@@ -52,7 +52,7 @@ def separate(*encoders: Encoder) -> Predictor:
     (lambda params, batch: encoders[0].apply(params, "task_outputs", batch)) if owners and not (mlm or rtd) else None)
 
 
-@functools.cache  # the same sizes give the same functions: a second checkpoint of a run compiles nothing
+@functools.cache  # equal sizes give the same functions, so a run's second checkpoint compiles nothing
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
   return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
@@ -64,7 +64,7 @@ def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, con
 
 
 def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
-  """Heads that only training needs are left out."""
+  """ELECTRA and its relatives, without heads that only training needs."""
   model = generators.make_model(transformer, config_generator, config_objective)
   return Predictor(_generator_logits(model),
                  lambda params, batch, ids: apply(model, params, batch, ids, False,
@@ -73,14 +73,14 @@ def _electra(transformer: TransformerConfig, config_generator: ConfigDict, confi
 
 def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict
                  ) -> Predictor:
-  """Masks are filled by the generator: the kept encoder has never seen one."""
+  """The generator fills masks, as the kept encoder has never seen one."""
   model = replace_mlm.make_model(transformer, config_generator, config_objective)
   return Predictor(_generator_logits(model), None, _encode(model))
 
 
 def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict,
                     config_objective: ConfigDict) -> Predictor:
-  """As above; besides, what the copy gate does not trust counts as replaced."""
+  """As above; a token that the copy gate does not trust counts as replaced."""
   model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
   return Predictor(_generator_logits(model),
                  lambda params, batch, ids: -apply(model, params, batch, ids, False,
@@ -88,10 +88,10 @@ def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict
 
 
 def _generator_logits(model: Electra) -> Callable | None:
-  """None: a generator of token counts knows nothing about a sentence."""
+  """None for a generator made of token counts, which does not read the sentence."""
   if model.generator_config is None:
     return None
-  return lambda params, batch: (apply(model, params, batch, False, method="generator_logits").astype(jnp.float32))
+  return lambda params, batch: apply(model, params, batch, False, method="generator_logits").astype(jnp.float32)
 
 
 def _encode(model: Electra) -> Callable:

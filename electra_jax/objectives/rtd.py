@@ -14,7 +14,7 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
 from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase, apply
 
-# (batch, rng) -> weights [batch, length] of the tokens that the discriminator is asked about.
+# (batch, rng) -> weights [batch, length] of the tokens that the discriminator judges.
 JudgedFn = Callable[[Batch, Array], Array]
 
 
@@ -25,29 +25,27 @@ def every_token(batch: Batch, rng: Array) -> Float[Array, "batch length"]:
 
 
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None,
-         judged: JudgedFn = every_token) -> Objective:
+         token_counts: np.ndarray | None = None, judged: JudgedFn = every_token) -> Objective:
   """Joint training of both networks; parameters live under `discriminator/` and `generator/`."""
   model = generators.make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)
   loss = make_loss(model, generate, config_objective.mlm_weight, config_objective.rtd_weight, judged)
-
   return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
 
 
 def count_targets(batch: Batch) -> dict[str, Array]:
-  """The number k of masked positions and n of tokens."""
+  """k, the number of masked positions, and n, that of tokens."""
   return {"mlm": batch["masked_weights"].sum(), "rtd": batch["attention_mask"].sum()}
 
 
 def make_loss(model: Electra, generate: Callable, mlm_weight: float, rtd_weight: float,
               judged: JudgedFn = every_token) -> LossFn:
-  """L_MLM / k + λ L_Disc / n, whichever tokens are judged: each keeps the weight that it has in ELECTRA.
+  """L_MLM / k + λ L_Disc / n, whichever tokens are judged, so that each keeps the weight that it has in ELECTRA.
 
   Section 3.5: ELECTRA 15% is "identical to ELECTRA except the sum in L_Disc is over i ∈ m instead of from 1 to n".
 
-  Differs from the preprint's formula, where both losses are sums (section 2): by the letter λ would weigh n/k times as
-  much. Means are the released code's.
+  Differs from the preprint's formula, where both losses are sums (section 2): taken literally λ would weigh n/k times
+  as much. Means are the released code's.
   """
 
   def loss(params, batch, rng, train, num_targets):

@@ -14,9 +14,9 @@ SAMPLING_BLOCK = 128  # ids of a block, see `sample_ids`
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature: float = 1.0,
                     excluded_ids: Int[Array, "batch predictions"] | None = None
                     ) -> Float[Array, "batch predictions vocab"]:
-  """The distribution that is drawn from, as logits: softened, and without one id a position (Appendix F).
+  """The logits of the distribution to draw from: with a temperature, and without one id per position (Appendix F).
 
-  In float32, but for logits that stay as they are: the passes over them need half of the memory's time in 16 bits.
+  In float32, except for logits that stay unchanged: in 16 bits passes over them take half the memory traffic.
 
   >>> logits = jnp.array([[[2.0, 4.0, 6.0]]])
   >>> softened = jax.nn.softmax(proposal_logits(logits, temperature=2.0, excluded_ids=jnp.array([[2]])))
@@ -32,11 +32,11 @@ def proposal_logits(logits: Float[Array, "batch predictions vocab"], temperature
 
 
 def sample_ids(rng: Array, logits: Float[Array, "batch predictions vocab"]) -> Int[Array, "batch predictions"]:
-  """One draw a position from softmax(logits). Carries no gradient.
+  """One draw per position from softmax(logits), without a gradient.
 
-  By inverting the distribution function in two steps: first a block of ids, then one of the block. It needs one pass
-  over the logits and two random numbers a position, where the Gumbel trick needs two logarithms for each logit. A TPU
-  would copy all logits for that; there the trick, with bits of a hash, takes two fifths of the time.
+  Inverts the distribution function in two steps: first a block of ids, then an id within it. This takes one pass over
+  the logits and two random numbers per position, where the Gumbel trick takes two logarithms per logit. A TPU would
+  copy all logits for it; there the trick, with bits from a hash, takes two fifths of the time.
 
   >>> logits = jnp.array([[[0.0, 50.0, 0.0]]])
   >>> sample_ids(jax.random.key(0), logits).tolist()
@@ -65,16 +65,16 @@ def _gumbel(rng: Array, shape: tuple[int, ...]) -> Float[Array, "batch predictio
 
 
 def _invert(rng: Array, shares: Float[Array, "batch predictions parts"]) -> Int[Array, "batch predictions"]:
-  """The first part at which the running sum exceeds a uniform share of the whole, and which has a share itself."""
+  """The first part with a share of its own at which the running sum exceeds a uniform share of the total."""
   running = jnp.cumsum(shares, axis=-1)
-  uniform = jax.random.uniform(rng, shares.shape[:-1], maxval=1 - 2.0**-20)  # below 1 also after rounding the product
+  uniform = jax.random.uniform(rng, shares.shape[:-1], maxval=1 - 2.0**-20)  # the rounded product is below the total
   return jnp.argmax((running > uniform[..., None] * running[..., -1:]) & (shares > 0), axis=-1)
 
 
 def replace_ids(ids: Int[Array, "batch length"], positions: Int[Array, "batch predictions"],
                 new_ids: Int[Array, "batch predictions"],
                 weights: Float[Array, "batch predictions"]) -> Int[Array, "batch length"]:
-  """REPLACE(x, m, x̂): new ids at the positions of weight 1; slots of weight 0 change nothing.
+  """REPLACE(x, m, x̂): new ids at positions of weight 1; slots of weight 0 change nothing.
 
   >>> replace_ids(jnp.array([[7, 8, 9]]), jnp.array([[1, 0]]), jnp.array([[5, 5]]), jnp.array([[1.0, 0.0]])).tolist()
   [[7, 5, 9]]

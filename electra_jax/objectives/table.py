@@ -1,4 +1,4 @@
-"""Objectives by name, a row each: read by the config, the FLOPs, prediction and the loop; no jax here."""
+"""Table of objectives by name, for the config, the FLOPs, prediction and the loop; without jax."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from ml_collections import ConfigDict
 
 
 class Row(NamedTuple):
-  """What the rest of the code knows of an objective."""
+  """What the rest of the code knows about an objective."""
 
   make: str | Callable  # the module of this folder with its function `make`, or MODULE.FUNCTION; or the function
   networks: Mapping[str, tuple[str, ...]]  # what a step runs, each with its heads (`flops.HEADS`)
   predictor: str  # how a trained run answers: a row of `predictors.PREDICTORS`
-  predicted_share: float = 1.0  # of the positions that the data masks, those that a step predicts
+  predicted_share: float = 1.0  # share of the data's masked positions that a step predicts
 
 
 ELECTRA = {"generator": ("mlm",), "discriminator": ("rtd",)}
@@ -33,5 +33,5 @@ ROWS = {
 
 
 def counts_tokens(config_generator: ConfigDict) -> bool:
-  """Whether the generator is made of token counts, and so has neither a network nor a loss."""
+  """Whether the generator is made of token counts, without a network or a loss."""
   return config_generator.kind != "learned"

@@ -1,4 +1,4 @@
-"""First the generator alone, then a discriminator that starts as its copy (ELECTRA section 3.2, Figure 3 right)."""
+"""Two-stage training: a generator, then a discriminator that starts as its copy (ELECTRA 3.2, Figure 3 right)."""
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from electra_jax.objectives.base import Objective, Phase
 
 
 def start_as_generator(params: PyTree) -> PyTree:
-  """The discriminator's encoder becomes a copy of the generator's; its head, which has no model there, stays new.
+  """Copies the generator's encoder into the discriminator, whose head stays new.
 
-  Copies, because an array that stands in two places cannot be donated to a train step.
+  As copies, because an array in two places of the state cannot be donated to a train step.
   """
   generator, discriminator = params["generator"], params["discriminator"]
   copied = {name: jax.tree.map(jnp.copy, generator[name]) for name in discriminator if name in generator}
@@ -26,9 +26,9 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
          token_counts: np.ndarray | None = None) -> Objective:
   """`generator_steps` updates of the generator, then the discriminator against the frozen generator.
 
-  Both networks have the same sizes and share nothing. Each stage is a training of its own, with warm-up, decay and bias
-  correction over its own updates (the paper does not say): a schedule in its middle and a worn bias correction would
-  make the discriminator's first updates up to six times as long as its learning rate.
+  Both networks have the same sizes and share nothing. Each stage has a warm-up, decay and bias correction of its own
+  (the paper does not say): with those of a run halfway through, the discriminator's first updates would be up to six
+  times as long as its learning rate.
   """
   model = generators.make_model(transformer, config_generator, config_objective)
   generate = generators.make(model, config_generator, config_objective, token_counts)

@@ -1,7 +1,7 @@
 """Optimizers: one chain from gradients to a parameter update (ELECTRA Table 4, RoBERTa Table 9).
 
-Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> layer-wise
-rates (fine-tuning) -> schedule -> minus.
+Clip by global norm -> the inner rule, decoupled weight decay and (LAMB) trust ratio -> layer-wise learning rates
+(fine-tuning) -> schedule -> minus.
 """
 
 import re
@@ -18,7 +18,7 @@ from electra_jax.optim import adamw, lamb, norms, schedules
 
 OPTIMIZERS = {"lamb": lamb.lamb, "adamw": adamw.adamw}
 
-# Full-match regex over parameter paths -> does it decay, and has LAMB a trust ratio for it? The released BERT and
+# Full-match regex over parameter paths -> whether it decays and LAMB has a trust ratio for it. The released BERT and
 # ELECTRA code exclude biases and layer norms. Each parameter must match exactly one row.
 DECAYED = {
   r"(.*/)?(kernel|embedding)": True,
@@ -30,12 +30,12 @@ def make(config_optimizer: ConfigDict, num_steps: int,
          scale: optax.GradientTransformation | None = None) -> tuple[optax.GradientTransformation, Callable]:
   """The optimizer of a run and its schedule, step -> learning rate, for the logs.
 
-  Moments, norms and ratios keep the parameters' shardings: every reduction is a jnp one, so XLA makes it global.
+  Moments keep the parameters' shardings, and XLA makes the reductions of norms and ratios global.
 
   Args:
     config_optimizer: the resolved `optimizer` branch of the config.
     num_steps: optimizer updates of the whole run; the schedule ends there.
-    scale: what comes between the rule and the schedule: layer-wise rates in fine-tuning.
+    scale: a transformation between the rule and the schedule: layer-wise learning rates in fine-tuning.
   """
   schedule = schedules.SCHEDULES[config_optimizer.schedule](config_optimizer, num_steps)
   clip = clip_by_global_norm(config_optimizer.clip_norm) if config_optimizer.clip_norm > 0 else optax.identity()
@@ -45,7 +45,7 @@ def make(config_optimizer: ConfigDict, num_steps: int,
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-  """Scales gradients down to this global norm; shorter ones stay. optax's rule with the norm of `norms`."""
+  """Scales gradients down to this global norm; shorter ones stay. optax's rule with the norm from `norms`."""
 
   def update(updates, _):
     norm = norms.global_norm(updates)
@@ -55,7 +55,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def decay_mask(params: PyTree) -> PyTree:
-  """True for each parameter that decays (and that LAMB's trust ratio scales); the tree has the shape of `params`.
+  """True for each parameter that decays (and that LAMB's trust ratio scales), in a tree like `params`.
 
   Raises:
     UserError: a path matches no row of `DECAYED`, or several.

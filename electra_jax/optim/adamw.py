@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay, with and without bias correction (RoBERTa section 2.4)."""
+"""Adam with decoupled weight decay, with or without bias correction (RoBERTa section 2.4)."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 
 def adamw(config_optimizer: ConfigDict, decay_mask: Callable) -> optax.GradientTransformation:
-  """Adam's direction plus weight_decay_rate * parameter where the mask says so; no learning rate, no minus."""
+  """Adam's direction plus weight_decay_rate * parameter where the mask is True, without learning rate or minus."""
   return optax.chain(adam_direction(config_optimizer),
                      optax.add_decayed_weights(config_optimizer.weight_decay_rate, mask=decay_mask))
 
@@ -17,9 +17,9 @@ def adamw(config_optimizer: ConfigDict, decay_mask: Callable) -> optax.GradientT
 def adam_direction(config_optimizer: ConfigDict) -> optax.GradientTransformation:
   """m / (sqrt(v) + epsilon), computed in float32; the inner rule of AdamW and LAMB.
 
-  With `bias_correction` the moments are divided by 1 - beta**t first (the Adam paper). Without, the first update is
-  (1 - beta1) / sqrt(1 - beta2) times as long: 3.162 at 0.9 and 0.999, which warm-up absorbs. The released BERT and
-  ELECTRA code has none. Both keep the same state.
+  With `bias_correction` the moments are first divided by 1 - beta**t (the Adam paper). Without it, as in the released
+  BERT and ELECTRA code, the first update is (1 - beta1) / sqrt(1 - beta2) times as long: 3.162 at 0.9 and 0.999, which
+  warm-up absorbs. Both have the same state.
   """
   c = config_optimizer
   if c.bias_correction:

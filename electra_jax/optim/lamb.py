@@ -12,18 +12,18 @@ from electra_jax.optim.adamw import adamw
 
 
 def lamb(config_optimizer: ConfigDict, decay_mask: Callable) -> optax.GradientTransformation:
-  """AdamW's direction u times |parameter| / |u|, for the parameters that decay; the rest keep AdamW's u.
+  """AdamW's direction u times |parameter| / |u| for parameters that decay; u for the others.
 
   A parameter or a direction of norm zero has ratio 1: a table that starts at zero can still move.
 
-  Differs from optax.lamb, whose mask covers only the decay: there a layer-norm scale or a bias also moves by its own
-  norm. The LAMB authors' code excludes both from both.
+  Differs from optax.lamb, whose mask covers only the decay, so that layer-norm scales and biases move by their own
+  norm. The LAMB authors' code excludes them from both.
   """
   return optax.chain(adamw(config_optimizer, decay_mask), optax.masked(scale_by_trust_ratio(), decay_mask))
 
 
 def scale_by_trust_ratio() -> optax.GradientTransformation:
-  """Each update times |parameter| / |update|, or 1 where either is zero (LAMB). optax's takes every norm twice."""
+  """Each update times |parameter| / |update|, or 1 if either is zero (LAMB). optax's computes every norm twice."""
 
   def update(updates, params):
     leaves, structure = jax.tree.flatten(updates)

@@ -10,15 +10,14 @@ from electra_jax import sharding
 
 
 def factor(path: str, num_layers: int, decay: float) -> float:
-  """What a parameter's learning rate is multiplied by: 1 for a head, `decay` for the top layer, ..., decay ** (n + 1)
-  for the embeddings.
+  """The factor of a parameter's learning rate: 1 for a head, `decay` for the top layer of n, `decay` ** (n + 1) for the
+  embeddings.
 
   Differs from the released ELECTRA code, which leaves one level unused between its head and the top layer, so that
-  everything but the head learns at `decay` times the paper's learning rate; the paper names a decay from layer to
-  layer.
+  everything but the head learns at `decay` times this learning rate; the paper names a decay from layer to layer.
 
   Raises:
-    ValueError: the path is of no head, layer or embedding.
+    ValueError: the path belongs to no head, layer or embedding.
 
   >>> [factor(f"encoder/{p}/kernel", 2, 0.5) for p in ("x_head/output", "layer_01/a", "layer_00/a", "embeddings/a")]
   [1.0, 0.5, 0.25, 0.125]
@@ -31,7 +30,7 @@ def factor(path: str, num_layers: int, decay: float) -> float:
   elif re.search(r"(^|/)embeddings(_project)?/", path):
     below_top = num_layers
   else:
-    raise ValueError(f"The parameter {path} is of no head, layer or embedding; add it to optim/layerwise.py.")
+    raise ValueError(f"The parameter {path} belongs to no head, layer or embedding; add it to optim/layerwise.py.")
   return decay ** (below_top + 1)
 
 

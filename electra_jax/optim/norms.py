@@ -1,4 +1,4 @@
-"""Norms of parameter trees: global, per array; for clipping, LAMB's ratios and the logs."""
+"""Norms of parameter trees: global and per array, for clipping, LAMB's ratios and the logs."""
 
 import itertools
 
@@ -9,14 +9,14 @@ from jaxtyping import Array, Float, PyTree
 from electra_jax import sharding
 
 MOST_OPERANDS = 64  # of one kernel
-LARGE = 2**20  # entries: reading so many takes longer than starting a kernel
+LARGE = 2**20  # entries, which take longer to read than a kernel takes to start
 
 
 def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
   """The sum of the squares of each array, in float32.
 
-  A GPU needs longer to start a kernel than to add up a bias or a small matrix, so there arrays of one shape share
-  kernels. Elsewhere, and where devices hold parts of the parameters, each array is left to the compiler.
+  A GPU takes longer to start a kernel than to add up a bias or a small matrix, so there arrays of one shape share
+  kernels. On other devices, and if each holds only a part of the parameters, arrays are left to the compiler.
   """
   squared = [jnp.square(array.astype(jnp.float32)) for array in arrays]
   if jax.default_backend() == "gpu" and sharding.keeps_parameters_whole():
@@ -25,7 +25,7 @@ def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
 
 
 def in_common(arrays: list[Float[Array, "..."]]) -> list[Float[Array, ""]]:
-  """The sum of each array: all of one shape together, of large ones first the rows of each.
+  """The sum of each array: those of one shape together, after the rows of large ones have been summed.
 
   >>> [float(total) for total in in_common([jnp.ones(3), jnp.ones((3, 4)), jnp.ones(()), jnp.ones((2, 1))])]
   [3.0, 12.0, 1.0, 2.0]

@@ -5,19 +5,19 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-DECAY_SHARE = 0.1  # wsd: of the run's steps, at its end
+DECAY_SHARE = 0.1  # of the run's steps, at its end (wsd)
 
 
 def linear(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The papers' triangle (ELECTRA Table 4, RoBERTa Table 9).
 
-  Update t (from 0) uses peak * min((t + 1) / warmup, (num_steps - t) / decay). Update `warmup_steps - 1` uses the
-  peak; the last update still moves, and the rate would be 0 at `num_steps`. So no update is spent at a rate of zero,
-  neither the first nor the last. Without warm-up the first uses the peak.
+  Update t (from 0) has the learning rate peak * min((t + 1) / warmup, (num_steps - t) / decay). Update
+  `warmup_steps - 1` has the peak (without warm-up the first), and `num_steps` would have 0, so no update is wasted on
+  a learning rate of 0.
 
-  Differs from the released BERT and ELECTRA code: there the first update has rate 0 (t / warmup), and the decay
-  already runs during warm-up, so that the peak is never reached (ELECTRA) or left by a jump (BERT). RoBERTa's code,
-  like ours, begins at 1 / warmup and decays from the end of warm-up.
+  Differs from the released BERT and ELECTRA code: there the first update has a learning rate of 0 (t / warmup), and the
+  decay already runs during warm-up, so that the peak is never reached (ELECTRA) or left by a jump (BERT). RoBERTa's
+  code, like ours, begins at 1 / warmup and decays from the end of warm-up.
   """
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: remaining)
 
@@ -35,7 +35,7 @@ def constant(config_optimizer: ConfigDict, num_steps: int) -> Callable:
 def warmup_stable_decay(config_optimizer: ConfigDict, num_steps: int) -> Callable:
   """The peak, then a linear decay over the last tenth of the run (WSD, Hu et al. 2024).
 
-  A run in its stable part can be continued for as long as one likes, and ended at any time by a short decay.
+  A run in its stable part can continue for as long as one likes, and end at any time with a short decay.
   """
   share = max(DECAY_SHARE, 1 / max(1, num_steps))  # at least one update
   return _warmed(config_optimizer, num_steps, lambda remaining, left, step: jnp.clip(left / share, 0.0, 1.0))
@@ -49,7 +49,7 @@ def inverse_sqrt(config_optimizer: ConfigDict, num_steps: int) -> Callable:
 
 
 def _warmed(config_optimizer: ConfigDict, num_steps: int, shape: Callable) -> Callable:
-  """step -> rate: the warm-up's rise, or what `shape(remaining, left, step)` makes of the peak.
+  """step -> learning rate: the peak times the warm-up's rise or `shape(remaining, left, step)`, whichever is lower.
 
   `remaining` is 1 at the end of warm-up and 1 / (updates of the decay) in the last update; `left` is the share of the
   whole run that is left.
