@@ -1,7 +1,7 @@
 """The fine-tuning page: from a pre-trained encoder to a table of dev scores. Read it from `finetune` downwards.
 
-Several seeds train at once in one program (`jax.vmap` over seeds): small tasks leave an accelerator idle. Everything
-that a seed owns (parameters, moments, dropout, order of the data) has a leading axis `seeds`.
+Several seeds train at once in one program (`jax.vmap` over seeds), as one small task leaves an accelerator idle.
+Everything that a seed owns (parameters, moments, dropout, order of the data) has a leading axis `seeds`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from electra_jax.tasks import batches
 from electra_jax.training import checkpoints, setup
 from electra_jax.training import workdir as workdir_lib
 
-# Of a pre-training's recipe, what its fine-tunings on the way take over.
+# Keys of a pre-training recipe that fine-tuning during the pre-training takes over.
 CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 
@@ -43,20 +43,20 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncode
   Args:
     given: the recipe with its overrides (not yet resolved).
     workdir: config.json, seeds/, the best run's checkpoint, results.md and curves.png live here.
-    start: in place of what `task.init_from` names, which then only says where it is from.
-    recipe: as --config names it, for the record.
+    start: the encoder to start from; `task.init_from` is then only its name. None: read it from there.
+    recipe: the name given as --config, for the record.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir.
-    Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
+    Interrupted: Ctrl-C or SIGTERM stopped the training; a checkpoint of the last step is written.
   """
-  config_lib.resolve(given)  # faults that need no file come first
+  config_lib.resolve(given)  # faults that can be found without any file come first
   start = start or pretrained.load(given.task.init_from)
   task = tasks.make(given.task)
-  config_lib.resolve(complete(given, start, num_features=1))  # before minutes of reading
+  config_lib.resolve(complete(given, start, num_features=1))  # faults of the sizes, before minutes of reading
   data = read_data(task, start.tokenizer, given.task.max_length, given.task.max_train_examples)
   for split in task.test_splits if given.task.write_test_predictions else ():
-    task.read(split)  # what is wrong in it is said before the training, not behind it
+    task.read(split)  # its faults are reported before the training, not after it
   config = config_lib.resolve(complete(given, start, len(data["train"].features)))
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
@@ -87,17 +87,16 @@ class SeedsState(NamedTuple):
 
 
 def is_due(config: ConfigDict, step: int) -> bool:
-  """Whether a pre-training fine-tunes on `eval.finetune_tasks` after this step."""
+  """Whether pre-training fine-tunes on `eval.finetune_tasks` after this step."""
   is_last = step == config.train.num_steps
   return bool(config.eval.finetune_tasks) and (is_last or progress.is_due(step, config.eval.finetune_every_steps))
 
 
 def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.PretrainedEncoder) -> dict[str, float]:
-  """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training's step: the medians over the seeds.
+  """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training step: medians over the seeds.
 
-  Each task by its recipe, which is ELECTRA's Table 5, and of an encoder of Large's width its Large column, with those
-  keys of `task`, `mesh` and `log` that the pre-training sets to something else than their default. Each has the folder
-  <workdir>/finetune/<step>/<task>.
+  Each task follows its recipe, which is ELECTRA's Table 5 (its Large column for an encoder of Large's width), but takes
+  over those keys of CARRIED that the pre-training has changed. Its folder is <workdir>/finetune/<step>/<task>.
   """
   medians, defaults = {}, recipes.load_file(recipes.find("common")).defaults()
   own = {key: now for key, (_, now) in config_lib.diff(defaults, given).items() if key.startswith(CARRIED)}
@@ -113,7 +112,7 @@ def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.P
 
 
 def read_data(task: tasks.Task, tokenizer: Tokenizer, max_length: int, max_train_examples: int = 0) -> dict[str, Split]:
-  """Every split that is trained or scored on, as features; 0 = all training examples."""
+  """Every split to train or score on, as features; `max_train_examples` 0 = all."""
   splits = {}
   for split in task.splits:
     examples = task.read(split)
@@ -124,9 +123,9 @@ def read_data(task: tasks.Task, tokenizer: Tokenizer, max_length: int, max_train
 
 
 def complete(given: ConfigDict, start: pretrained.PretrainedEncoder, num_features: int) -> ConfigDict:
-  """The recipe with the sizes and the vocabulary of the encoder, and with the length of the training.
+  """The recipe completed with the sizes and vocabulary of the encoder, and with the length of the training.
 
-  Dropout rates stay the recipe's: a run without dropout in pre-training is fine-tuned with it.
+  Dropout rates stay the recipe's: an encoder that was pre-trained without dropout is fine-tuned with it.
   """
   c = ConfigDict(given.to_dict())
   rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -144,7 +143,7 @@ def complete(given: ConfigDict, start: pretrained.PretrainedEncoder, num_feature
 
 def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.PretrainedEncoder, mesh: jax.sharding.Mesh
              ) -> FineTuneSetup:
-  """The network with the task's heads, and the optimizer with layer-wise rates."""
+  """The network with the task's heads, and the optimizer with layer-wise learning rates."""
   transformer = with_task(setup.make_transformer(config, start.tokenizer.vocab_size), config.task, task.num_labels)
   scale = layerwise.scale_by_layer(transformer.num_hidden_layers, config.task.layer_decay)
   tx, learning_rate = optim.make(config.optimizer, config.train.num_steps, scale)
@@ -153,7 +152,7 @@ def make_run(config: ConfigDict, task: tasks.Task, start: pretrained.PretrainedE
 
 
 def groups(config: ConfigDict, finished: Sequence[int]) -> Iterator[tuple[int, ...]]:
-  """Seeds that train together, without those that are finished."""
+  """Groups of seeds that train together, without the finished ones."""
   seeds = [config.seed + i for i in range(config.task.num_seeds)]
   size = config.task.seeds_at_once or len(seeds)
   for first in range(0, len(seeds), size):
@@ -179,7 +178,8 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
 
   # ---- Restore: the newest good checkpoint, or a start.
   saved = checkpoints.Checkpoints(folder, config.checkpoint)
-  state = saved.restore_newest(abstract(state)) or state
+  abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+  state = saved.restore_newest(abstract) or state
   start_step = int(state.step)
   writer = metrics.MetricWriter(folder, config.log, restored_step=start_step, enabled=is_main,
                                 per_step={"epoch": config.task.num_epochs / num_steps})
@@ -187,7 +187,7 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
   curve = results.read_curve(folder, start_step)
   source = readers.BatchSource(lambda steps: train_batch(run, train, seeds, steps[0]))
   rows = readers.read_batches(source, start_step, num_steps, config.data.reader)
-  window, evaluated = [], None  # evaluated: the last evaluation, which the loop always ends with
+  window, evaluated = [], None  # evaluated: the last evaluation; the loop ends with one
 
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
         jax.set_mesh(run.mesh), distributed.StopRequest() as stop):
@@ -218,13 +218,13 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
       # ---- Save.
       stops = stop.reached(step) and step < num_steps
       if step in eval_steps or stops:
-        saved.save(state, step, finite=("best_params",))  # a seed that has failed does not end the others
+        saved.save(state, step, finite=("best_params",))  # a seed that has failed does not stop the others
       if stops:
         raise Interrupted(f"Stopped after step {step:,} of {num_steps:,}, as asked. The same command resumes.")
 
     # ---- Finish: each seed's scores and predictions, the best one's parameters.
     params = chosen_params(state, config.task.select)
-    is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not read twice
+    is_known = evaluated is not None and config.task.select == "last"  # a long dev split is not scored twice
     scores, dev = evaluated if is_known else evaluate(params)
     tests = predictions.predict_tests(run, outputs_of, params) if config.task.write_test_predictions else {}
     results.keep_best_run(config, task, workdir, seeds, scores,
@@ -235,7 +235,7 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
 
 
 def init_seeds(run: FineTuneSetup, seeds: Sequence[int]) -> SeedsState:
-  """New parameters and moments of each seed, split over the devices as in pre-training."""
+  """Initial parameters and moments of each seed, split over the devices as in pre-training."""
   start = None if run.config.task.from_scratch else run.start
   names = run.model.head_names
   each = [pretrained.init_params(jax.random.key(seed), run.model.config, names, start, run.config.task.fresh_layers)
@@ -250,7 +250,7 @@ def init_seeds(run: FineTuneSetup, seeds: Sequence[int]) -> SeedsState:
 
 
 def shardings(run: FineTuneSetup, stacked: PyTree) -> SeedsState:
-  """Where each array of the state lives; every device has a part of every seed."""
+  """Where each array of the state lives: the arrays of every seed are split as in pre-training."""
   replicated = NamedSharding(run.mesh, PartitionSpec())
   seed_shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacked)
   params = jax.tree.map(lambda place: NamedSharding(run.mesh, PartitionSpec(None, *place.spec)),
@@ -258,11 +258,6 @@ def shardings(run: FineTuneSetup, stacked: PyTree) -> SeedsState:
   opt_state = optax.tree_map_params(run.tx, lambda _, place: place, jax.eval_shape(jax.vmap(run.tx.init), stacked),
                                     params, transform_non_params=lambda _: replicated)
   return SeedsState(replicated, params, opt_state, params, replicated)
-
-
-def abstract(state: SeedsState) -> SeedsState:
-  """Shapes and places of the state, for a restore."""
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 
 
 def update(state: SeedsState, batch: dict[str, Array], keys: Array, *, run: FineTuneSetup) -> tuple[SeedsState, Array]:
@@ -283,8 +278,8 @@ def update(state: SeedsState, batch: dict[str, Array], keys: Array, *, run: Fine
 
 
 def train_batch(run: FineTuneSetup, rows: Sequence[tasks.Feature], seeds: Sequence[int], step: int) -> readers.Batch:
-  """The batch of an update (from 0), [seeds, rows, ...]: each seed has its own order in each epoch; a pure function of
-  (seed, step)."""
+  """The batch [seeds, rows, ...] of an update (counted from 0): a pure function of (seed, step), as each seed has its
+  own order in each epoch."""
   size = run.config.train.batch_size
   epoch, number = divmod(step, batches.steps_per_epoch(len(rows), size))
   chosen = [batches.epoch_order(seed, epoch, len(rows))[number * size:(number + 1) * size] for seed in seeds]
@@ -295,7 +290,7 @@ def train_batch(run: FineTuneSetup, rows: Sequence[tasks.Feature], seeds: Sequen
 
 
 def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
-  """Keeps the parameters of seeds that have improved; a score that is NaN never does."""
+  """Keeps the parameters of the seeds that have improved; a NaN score is no improvement."""
   new_score = jnp.asarray(scores, jnp.float32)
   better = new_score > state.best_score
   chosen = jax.tree.map(lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old),
@@ -304,9 +299,9 @@ def keep_best(state: SeedsState, scores: Sequence[float]) -> SeedsState:
 
 
 def chosen_params(state: SeedsState, select: str) -> PyTree:
-  """Each seed's parameters after the last update or with the best dev score.
+  """Each seed's parameters after the last update, or those with the best dev score.
 
-  A seed that never had a score gets its last ones, not those it began with: its result must be "failed".
+  A seed that never had a score gets its last ones rather than its initial ones: its result must be "failed".
   """
   if select == "last":
     return state.params
@@ -316,7 +311,7 @@ def chosen_params(state: SeedsState, select: str) -> PyTree:
 
 
 def describe(config: ConfigDict, task: tasks.Task, data: dict[str, Split]) -> str:
-  """One line before the start."""
+  """The line that is printed before the training."""
   sizes = ", ".join(f"{len(data[split].examples):,} {split}" for split in task.splits)
   cut = sum(feature.get("_was_cut", False) for split in data.values() for feature in split.features)
   note = f"; {cut:,} texts were cut to {config.task.max_length} tokens" if cut else ""

@@ -1,14 +1,14 @@
 """GLUE as the papers fine-tune: --config=configs/finetune/glue.py:cola, :cola,large, :cola,roberta or :cola,bert
 
 ELECTRA Table 5 (its Base and Small, or `large`), RoBERTa Table 10 (`roberta`) and, for the comparisons of RoBERTa's
-section 4, the original BERT paper (`bert`). Of the grids of learning rates and batch sizes the middle rate and 16 or
-32; electra_jax.tools.experiments runs the whole grid.
+section 4, the original BERT paper (`bert`). From the grids these take the middle learning rate and a batch of 16 or 32;
+electra_jax.tools.experiments runs the whole grid.
 
 Differs from the released ELECTRA code, whose Adam has no bias correction and whose MRPC and STS-B examples are shown in
 both orders (`task.swap_pairs`, which the paper does not mention).
 
 Differs from fairseq's RoBERTa, whose head has no dropout, whose Adam decays biases and layer norms too, and which
-begins RTE, STS-B and MRPC with a new head: here the hidden layer of the MNLI model's head is kept.
+starts RTE, STS-B and MRPC with a new head: here the hidden layer of the MNLI model's head is kept.
 """
 
 from configs import common
@@ -38,7 +38,7 @@ def roberta(c, task: str) -> None:
   c.optimizer.update(name="adamw", learning_rate=2e-5, epsilon=1e-6, beta2=0.98, weight_decay_rate=0.1, clip_norm=0.0)
   c.train.batch_size = 16
   c.task.update(warmup_share=0.06, num_epochs=10.0, select="best", pooler="tanh", num_seeds=5,
-                max_length=512)  # section 5.1: what Table 10 does not name is as in pre-training
+                max_length=512)  # section 5.1: everything that Table 10 does not name is as in pre-training
 
 
 def bert(c, task: str) -> None:

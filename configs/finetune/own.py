@@ -1,4 +1,4 @@
-"""Your own data: JSONL, CSV or TSV with a text (or two) and a label: --config=configs/finetune/own.py:classification
+"""Your own data, JSONL, CSV or TSV with one or two texts and a label: --config=configs/finetune/own.py:classification
 
 Or :multi_label, :regression, :tagging.
 """
@@ -15,7 +15,7 @@ def get_config(argument: str | None = None):
   kind = argument or "classification"
   if kind not in KINDS:
     raise unknown("The kind of task is unknown", argument, KINDS, "write --config=configs/finetune/own.py:CLOSEST")
-  c = glue.get_config()  # ELECTRA Table 5, but for what config.fit_to_encoder derives from the encoder's width
+  c = glue.get_config()  # ELECTRA Table 5, except for what config.fit_to_encoder derives from the encoder's width
   c.optimizer.learning_rate = placeholder(float)
   c.task.layer_decay, c.task.fresh_layers = placeholder(float), placeholder(int)
   c.task.update(name=f"own_{kind}", num_seeds=5, select="best")

@@ -26,7 +26,7 @@ def get_config(argument: str | None = None):
   c.task.name = "race"
   c.checkpoint.keep_last = 1
   PAPERS[argument or ""](c, "race")
-  c.train.batch_size = 16  # RoBERTa Table 10; four sequences each
+  c.train.batch_size = 16  # RoBERTa Table 10; questions, of four sequences each
   c.eval.batch_size = 16
   c.task.update(max_length=512, max_question_length=128, seeds_at_once=1)
   return c

@@ -3,9 +3,9 @@
 ELECTRA Table 5 (rates, decay) with its released code's two epochs and 512 tokens; RoBERTa Table 10 with the 384 tokens
 of Devlin et al., whose procedure it follows (section 5.2). Windows as in BERT's code.
 
-The ELECTRA recipes predict the end from the start, as their paper does, the RoBERTa recipe both independently.
+The ELECTRA recipes predict the end from the start, as their paper does; the RoBERTa recipe predicts each on its own.
 
-Differs from the released ELECTRA code, which weighs the classifier's loss by half; here it is added as it is.
+Differs from the released ELECTRA code, which halves the classifier's loss; here it is added in full.
 """
 
 from configs import common
@@ -46,7 +46,7 @@ def get_config(argument: str | None = None):
                   f"write --config=configs/finetune/squad.py:{version},CLOSEST")
   c = common.defaults()
   c.task.name = f"squad_{version}"
-  c.task.seeds_at_once = 1  # a task of this size fills an accelerator with one run
+  c.task.seeds_at_once = 1  # one run of this size fills an accelerator
   c.checkpoint.keep_last = 1
   c.eval.batch_size = 64
   PAPERS[paper](c)

@@ -1,4 +1,4 @@
-"""Ensembles of fine-tuned runs: the mean of their probabilities (RoBERTa: 5 to 7 runs a task)."""
+"""Ensembles of fine-tuned runs: the mean of their probabilities (RoBERTa section 5.1: 5 to 7 runs a task)."""
 
 import math
 import os
@@ -12,13 +12,13 @@ from electra_jax.errors import UserError
 from electra_jax.tasks import features, joint_spans
 from electra_jax.tasks.base import Example, Outputs, Task
 
-# Heads whose outputs are averaged as scores. Of a span's logits this is the geometric mean of the probabilities.
+# Heads whose outputs are averaged as they are. For a span's logits this is the geometric mean of the probabilities.
 AS_THEY_ARE = ("regression", "multi_label", "multiple_choice", "ranking", "answer_ranking", "phrase", "span")
-WITH_FEATURES = ("tagging", "ranking", "phrase", "span", "joint_span")  # decoded with the features next to the outputs
+WITH_FEATURES = ("tagging", "ranking", "phrase", "span", "joint_span")  # heads whose decoding needs the features
 
 
 def average(outputs: Sequence[Outputs], head: str) -> Outputs:
-  """Mean over runs, NaN runs left out: of log-softmax probabilities, of scores as they are, of spans as they are found.
+  """Mean over runs without NaN: of probabilities (returned as logs), of scores as they are, of the spans found.
 
   >>> rows = [np.array([[2.0, 0.0]], np.float32), np.array([[0.0, 1.0]], np.float32)]
   >>> average([{"classification_head": row} for row in rows], "classification")["classification_head"].argmax()
@@ -53,7 +53,7 @@ def answer(task: Task, members: Sequence[tuple[str, int]], split: str) -> tuple[
   """(predictions, examples) of an ensemble of (workdir, seed), or of one run.
 
   Raises:
-    UserError: a run has no answers to the split, or another number than there are examples.
+    UserError: a run has no answers to the split, or not one for each example.
   """
   examples, rows = task.read(split), []
   if task.head in WITH_FEATURES:
@@ -72,12 +72,12 @@ def answer(task: Task, members: Sequence[tuple[str, int]], split: str) -> tuple[
 
 
 def score(task: Task, members: Sequence[tuple[str, int]]) -> dict[str, float]:
-  """Metrics of an ensemble of (workdir, seed) on the first dev split; {} of fewer than two runs."""
+  """Metrics of an ensemble of (workdir, seed) on the first dev split; {} for fewer than two runs."""
   return task.score(*answer(task, members, task.splits[1])) if len(members) > 1 else {}
 
 
 def choose(runs: Sequence[tuple[str, dict]], metric: str, size: int) -> list[tuple[str, int]]:
-  """(workdir, seed) of the `size` runs with the best dev scores; runs without one are left out."""
+  """(workdir, seed) of the `size` runs with the best dev scores, the best first; runs without one are left out."""
   ranked = sorted((run for run in runs if math.isfinite(run[1]["scores"][metric])),
                   key=lambda run: -run[1]["scores"][metric])
   return [(workdir, run["seed"]) for workdir, run in ranked[:size]]

@@ -1,4 +1,4 @@
-"""Losses of fine-tuning: for each kind of head a loss for every row of the batch."""
+"""Losses of fine-tuning: for each kind of head, the loss of every row of a batch."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,28 +16,28 @@ def classification(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "
 
 
 def multi_label(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """Mean over the labels of -log p(it is true, or not), each by a sigmoid of its own."""
+  """Mean over the labels of the binary cross-entropy, each label with its own sigmoid."""
   logits = outputs["classification_head"]
   return jnp.mean(jax.nn.softplus(logits) - logits * batch["labels"], axis=-1)
 
 
 def regression(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """Squared error of the score as the files have it (STS-B: 0 to 5).
+  """Squared error of the score on the scale of the files (STS-B: 0 to 5), as in BERT's and RoBERTa's code.
 
-  Differs from the released ELECTRA code, which brings scores to [0, 1]; like BERT's and RoBERTa's.
+  Differs from the released ELECTRA code, which scales scores to [0, 1].
   """
   return jnp.square(outputs["classification_head"][:, 0] - batch["label"])
 
 
 def tagging(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
   """Mean of -log p(tag) over the words of a sentence."""
-  asked = batch["tags"] >= 0  # [batch, length]
+  has_tag = batch["tags"] >= 0  # [batch, length]
   losses = _cross_entropy(outputs["tagging_head"], jnp.maximum(batch["tags"], 0))
-  return jnp.sum(losses * asked, axis=-1) / jnp.maximum(jnp.sum(asked, axis=-1), 1)
+  return jnp.sum(losses * has_tag, axis=-1) / jnp.maximum(jnp.sum(has_tag, axis=-1), 1)
 
 
 def span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """-log p(start) and -log p(end), halved, plus the binary one of "unanswerable" where batches say so.
+  """Mean of -log p(start) and -log p(end), plus the binary cross-entropy of `is_impossible` if the batch has it.
 
   Differs from the released ELECTRA code, whose softmax is over the context and [CLS]: here it is over all real tokens,
   the question's included, as in BERT's.
@@ -51,19 +51,19 @@ def span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
 
 
 def joint_span(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """As `span`, of log p(start) and log p(end | the right start)."""
+  """As `span`, with log p(start) and log p(end | the right start)."""
   return span({**outputs, "span_head": outputs["joint_span_head"]}, batch)
 
 
 def multiple_choice(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """-log p(right choice), the softmax over the choices of a question."""
+  """-log p(right choice), with the softmax over the choices of a question."""
   return _cross_entropy(outputs["multiple_choice_head"], batch["label"])
 
 
 def ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """max(0, 1 - (score of the first choice - score of the second)): ELECTRA's way to WNLI, without a masked LM.
+  """max(0, 1 - (score of the first choice - score of the second)): for WNLI without a masked LM.
 
-  Differs from RoBERTa's loss, which is `phrase`: scores of a new head are no likelihoods, so it has the margin alone.
+  Differs from RoBERTa's loss, which is `phrase`: a new head's scores are not likelihoods, so only the margin is left.
   """
   del batch
   scores = outputs["multiple_choice_head"]  # [batch, 2]
@@ -71,9 +71,9 @@ def ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]
 
 
 def phrase(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """-log P(right) + alpha max(0, log P(other) - log P(right) + beta), P of the masked LM: Kocijan et al. (2019).
+  """-log P(right) + alpha max(0, log P(other) - log P(right) + beta), P from the masked LM: Kocijan et al. (2019).
 
-  RoBERTa section 5.1, for WNLI. alpha and beta are of fairseq's recipe for WinoGrande: RoBERTa prints none.
+  RoBERTa section 5.1, for WNLI. alpha and beta are those of fairseq's recipe for WinoGrande: RoBERTa prints none.
   """
   del batch
   right, other = outputs["mlm_head"][:, 0], outputs["mlm_head"][:, 1]  # [batch, 2]: mean log-probabilities of phrases
@@ -81,9 +81,9 @@ def phrase(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
 
 
 def answer_ranking(outputs: Mapping[str, Array], batch: Batch) -> Float[Array, "batch"]:
-  """-log p(the first choice is the better one), and the mean of -log p(each is what it is): RoBERTa section 5.1.
+  """-log p(the first choice is better), plus the mean binary cross-entropy of the two: for RoBERTa section 5.1.
 
-  Differences of scores have no zero. The second part gives them one, for sentences that are compared with no other.
+  Differences of scores do not fix their zero. The second part does, for sentences that are compared with no other.
   """
   del batch
   scores = outputs["multiple_choice_head"]  # [batch, 2]

@@ -8,7 +8,7 @@ from electra_jax.tasks import scoring
 
 
 def draw(axes: Any, runs: Sequence[dict], metric: str, title: str) -> None:
-  """The curves on matplotlib's axes."""
+  """Draws the curves on matplotlib axes."""
   values: dict[int, list[float]] = {}
   for run in runs:
     steps, scores = [p["step"] for p in run["curve"]], [p[metric] for p in run["curve"]]

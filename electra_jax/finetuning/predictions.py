@@ -1,4 +1,4 @@
-"""Predictions of the fine-tuned networks of several seeds, and their scores: every example counts exactly once."""
+"""Predictions of several seeds' fine-tuned networks, and their scores: every example counts exactly once."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from electra_jax.objectives import base
 from electra_jax.tasks import batches, features
 from electra_jax.training import nonfinite
 
-PER_CHOICE = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids")  # of a batch
+PER_CHOICE = ("input_ids", "token_type_ids", "attention_mask", "masked_positions", "masked_ids")  # a row a choice
 
 
 class Split(NamedTuple):
@@ -44,7 +44,7 @@ class FineTuneSetup(NamedTuple):
 
 def apply(run: FineTuneSetup, params: PyTree, batch: dict[str, Array], train: bool,
           rngs: dict[str, Array] | None = None) -> dict[str, Array]:
-  """The heads' outputs of one seed; the choices of a question are rows of the encoder's batch."""
+  """The outputs of one seed's heads; the choices of a question are rows of the encoder's batch."""
   shape = batch["input_ids"].shape
   flat = {**batch, **{name: batch[name].reshape(-1, batch[name].shape[-1]) for name in PER_CHOICE if name in batch}}
   outputs = base.apply(run.model, params["encoder"], flat, train, method="task_outputs", rngs=rngs)
@@ -52,18 +52,18 @@ def apply(run: FineTuneSetup, params: PyTree, batch: dict[str, Array], train: bo
 
 
 def task_outputs(params: PyTree, batch: dict[str, Array], *, run: FineTuneSetup) -> dict[str, Array]:
-  """[seeds, rows, ...] of one batch that all seeds read."""
+  """Outputs [seeds, rows, ...] for one batch that all seeds read."""
   return jax.vmap(lambda seed_params: apply(run, seed_params, batch, train=False))(params)
 
 
 def put(batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh, row_axis: int) -> dict[str, Array]:
-  """The whole batch, of which every process holds all rows, split over the mesh's data axes."""
+  """A batch, of which every process holds all rows, split over the mesh's data axes."""
   place = NamedSharding(mesh, PartitionSpec(*[None] * row_axis, *sharding.partition_spec("batch")))
   return {name: jax.make_array_from_callback(x.shape, place, lambda index, x=x: x[index]) for name, x in batch.items()}
 
 
 def predict(run: FineTuneSetup, split: Split, outputs_of: Callable, params: PyTree) -> list[dict[str, np.ndarray]]:
-  """For each seed a prediction for every example; none is dropped or counted twice.
+  """For each seed the outputs for every feature, in their order; none is dropped or counted twice.
 
   Features of similar length share a batch; outputs per token are padded with zeros to `task.max_length`.
   """
@@ -91,10 +91,10 @@ def predict(run: FineTuneSetup, split: Split, outputs_of: Callable, params: PyTr
 
 def evaluate(run: FineTuneSetup, data: dict[str, Split], outputs_of: Callable, params: PyTree
              ) -> tuple[list[dict[str, float]], dict]:
-  """(metrics of each seed, {split: outputs of each seed}) over everything but the training split.
+  """(metrics of each seed, {split: (split, outputs of each seed)}) for all splits but train.
 
-  A task with several dev splits has metrics `matched/accuracy`, ... and `accuracy` of the first. All are NaN for a
-  seed whose parameters are not finite: one class for everything would have an accuracy, too.
+  A task with several dev splits has metrics `matched/accuracy`, ... and the first split's `accuracy`. All are NaN for a
+  seed whose parameters are not finite, although its constant answers would have an accuracy, too.
   """
   splits = run.task.splits[1:]
   outputs_of_split = {split: predict(run, data[split], outputs_of, params) for split in splits}

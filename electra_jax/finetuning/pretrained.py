@@ -1,4 +1,4 @@
-"""Encoders that fine-tuning starts from: of a run, of a fine-tuned run, or of published weights."""
+"""Encoders that fine-tuning starts from: those of a run, of a fine-tuned run, or of published weights."""
 
 import functools
 import os
@@ -21,26 +21,26 @@ from electra_jax.models.transformer import TransformerConfig
 from electra_jax.training import checkpoints
 
 ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
-MASKED_LM = "mlm_head"  # the one head of pre-training that a task continues with (tasks/winograd.py)
-# Of another code base or of NSP: the dense layer over [CLS] that BERT's fine-tuning continues with.
+MASKED_LM = "mlm_head"  # the only pre-training head that a task continues with (tasks/winograd.py)
+# Model type -> the name elsewhere of the dense layer over [CLS], with which BERT's fine-tuning continues.
 POOLERS = {"bert": "bert.pooler.dense"}
 
 
 class PretrainedEncoder(NamedTuple):
-  """An encoder with what belongs to it."""
+  """An encoder with its sizes, tokenizer and pooler."""
 
   model: dict  # the `model` branch of the config: sizes, vocab_size
   tokenizer: tokenizers.Tokenizer
-  encoder: PyTree  # host arrays, without heads but for its masked LM's (`mlm_head`), where it has one
-  pooler: dict[str, np.ndarray] | None  # kernel and bias, where there is one
+  encoder: PyTree  # host arrays, without heads except its masked LM's (`mlm_head`), if it has one
+  pooler: dict[str, np.ndarray] | None  # kernel and bias, if there is one
   is_fine_tuned: bool = False  # by this code: its layers have learnt a task
 
 
 def load(path: str) -> PretrainedEncoder:
-  """Reads a workdir's newest checkpoint or any of `exchange.formats`, here or on the Hugging Face hub.
+  """Reads a workdir's newest checkpoint or any of `exchange.formats`, on this machine or the Hugging Face hub.
 
   Raises:
-    UserError: there is nothing of the kind, or it is damaged.
+    UserError: there is no such thing, or it is damaged.
   """
   path = hub.fetch(path)
   if published.is_published(path):
@@ -56,7 +56,7 @@ def load(path: str) -> PretrainedEncoder:
 
 
 def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> PretrainedEncoder:
-  """The kept encoder of a run that is still training; every process gets the whole arrays."""
+  """The kept encoder of a run that is still training, as whole arrays in every process."""
   name = next(name for name in ENCODERS if name in params)
   return PretrainedEncoder(config.model.to_dict(), tokenizer, sharding.gather(_without_heads(params[name])), None)
 
@@ -86,14 +86,14 @@ def _load_published(path: str) -> PretrainedEncoder:
 
 def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[str, ...],
                 pretrained: PretrainedEncoder | None, fresh_layers: int = 0) -> PyTree:
-  """{"encoder": ...} with fresh heads; the encoder and its masked LM are pre-trained, or fresh where that is None.
+  """{"encoder": ...} with fresh heads; encoder and masked LM are those of `pretrained`, or fresh if that is None.
 
   Args:
-    fresh_layers: so many of the top layers are fresh too.
+    fresh_layers: how many of the top layers are fresh, too.
 
   Raises:
-    UserError: the pre-trained arrays do not have the shapes of the model, it has no masked LM where one is needed, or
-      fewer layers than are to be fresh.
+    UserError: the pre-trained arrays do not have the model's shapes, a masked LM is needed and missing, or there are
+      fewer layers than `fresh_layers`.
   """
   if fresh_layers > transformer.num_hidden_layers:
     raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
@@ -102,7 +102,7 @@ def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[st
     return {"encoder": _init_parts(rng, transformer, head_names)}
   shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
   if MASKED_LM in shapes and MASKED_LM not in pretrained.encoder:
-    raise UserError("The task needs a masked LM, which this encoder has not",
+    raise UserError("The task needs a masked LM, which this encoder lacks",
                     got="an encoder without mlm_head, such as ELECTRA's discriminator",
                     allowed="BERT and RoBERTa with the head of their pre-training",
                     fix="set --config.task.init_from to one, or use --config.task.name=wnli_ranking")
@@ -112,7 +112,7 @@ def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[st
     {name: value for name, value in shapes.items() if name not in heads}, encoder))
   if wanted != given:
     differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-    raise UserError("The pre-trained encoder is not that of this model", got=", ".join(differing[:5]),
+    raise UserError("The pre-trained encoder does not fit this model", got=", ".join(differing[:5]),
                     allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
   layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
   fresh = _init_parts(rng, transformer, head_names, (*sorted(heads), *(f"layer_{i:02d}" for i in layers)))
@@ -125,7 +125,7 @@ def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[st
 @functools.partial(jax.jit, static_argnames=("transformer", "head_names", "names"))
 def _init_parts(rng, transformer: TransformerConfig, head_names: tuple[str, ...],
                 names: tuple[str, ...] | None = None) -> PyTree:
-  """The network's new parameters below these names, None: all. One small program for all seeds, not one an array."""
+  """New parameters of the named parts (None: of all). One small program for all seeds, rather than one an array."""
   ids = jnp.zeros((1, 8), jnp.int32)
   batch = {**dict.fromkeys(("input_ids", "token_type_ids", "masked_positions", "masked_ids"), ids),
            **dict.fromkeys(("attention_mask", "may_start", "may_end"), jnp.ones((1, 8), bool))}

@@ -12,11 +12,11 @@ from electra_jax.tasks.scoring import percent
 
 def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
                   together: Mapping[str, float]) -> str:
-  """Markdown: dev scores in percent, their spread, each run, and what the papers have."""
+  """Markdown: dev scores in percent, their spread, each run's, and the papers'."""
   start = ("random parameters of the size of " if config.task.from_scratch else "") + config.task.init_from
   lines = [f"# {task.name}: dev scores in percent, {len(runs)} seeds", "", f"Started from {start}; "
-           f"{config.task.num_epochs:g} epochs, batch {config.train.batch_size}, rate "
-           f"{config.optimizer.learning_rate:g}, layer-wise decay {config.task.layer_decay:g}, the "
+           f"{config.task.num_epochs:g} epochs, batch {config.train.batch_size}, learning "
+           f"rate {config.optimizer.learning_rate:g}, layer-wise decay {config.task.layer_decay:g}, the "
            f"{config.task.select} parameters of each run.", "",
            plotting.markdown(["Metric", "Median", "Min", "Max", "SD", "Runs", "Ensemble"], (
              [name, *(percent(row[key]) for key in ("median", "min", "max", "sd")),
@@ -31,7 +31,7 @@ def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary:
 
 
 def papers_of(name: str, metric: str) -> list[tuple[str, object]]:
-  """(model, dev score in percent) of a task, as the papers print them; they have only the task's first metric."""
+  """(model, dev score in percent) from the papers, which print each task's first metric; [] for another metric."""
   return [(model, scores[name]) for papers in (glue.PAPER, squad.PAPER, race.PAPER)
           for model, scores in papers.items() if name in scores and metric == METRICS[name][0]]
 

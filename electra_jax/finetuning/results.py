@@ -1,7 +1,7 @@
 """Results of a fine-tuning: a file for each seed, the best run's checkpoint, a table, a picture, a zip of answers.
 
-`<workdir>/seeds/<seed>.json` says that a seed is finished; such a seed is not run again. Next to it lie its outputs
-(`<seed>.npz`), from which ensembles are made. `<workdir>/checkpoints/` holds the best seed, to start from.
+`<workdir>/seeds/<seed>.json` marks a seed as finished; it is not run again. Next to it are its outputs (`<seed>.npz`),
+from which ensembles are made. `<workdir>/checkpoints/` holds the parameters of the best seed.
 """
 
 import math
@@ -25,7 +25,7 @@ from electra_jax.training import checkpoints
 
 
 def claim(config: ConfigDict, workdir: str) -> None:
-  """Makes a new workdir; in one with finished or begun seeds, makes sure that it holds this very run.
+  """Makes a new workdir; if it has finished or started seeds, checks that they belong to this very run.
 
   Raises:
     UserError: it holds another run.
@@ -42,7 +42,7 @@ def claim(config: ConfigDict, workdir: str) -> None:
 
 
 def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task) -> None:
-  """The vocabulary, and labels.json: the label names in the order of the outputs, which predicting needs."""
+  """Saves the vocabulary, and labels.json: the label names in the order of the outputs, for prediction."""
   if jax.process_index() == 0:
     folder = os.path.join(workdir, "tokenizer")
     if not os.path.isdir(folder):
@@ -52,7 +52,7 @@ def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task) ->
 
 
 def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: str, say: Callable[[str], None]) -> None:
-  """Says of the splits' examples what the labels are and what there is to beat; baselines.json keeps the latter."""
+  """Prints the label counts of the splits and the baselines to beat; baselines.json keeps the latter."""
   if jax.process_index():
     return
   for line in labels.introduce(task, examples):
@@ -64,7 +64,7 @@ def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: st
 
 
 def describe_baselines(workdir: str, metric: str, median: float) -> str:
-  """What `baselines.describe` says of a fine-tuned workdir's; "" without any."""
+  """`baselines.describe` for a fine-tuned workdir; "" if it has none."""
   path = os.path.join(workdir, "baselines.json")
   return baselines.describe(metric, median, read_json(path)) if os.path.exists(path) else ""
 
@@ -77,25 +77,25 @@ def finished_seeds(workdir: str) -> list[int]:
 
 
 def group_folder(workdir: str, seeds: Sequence[int]) -> str:
-  """Where seeds that train together keep their checkpoints and curves."""
+  """The folder for checkpoints and curves of seeds that train together."""
   return os.path.join(workdir, "groups", "_".join(map(str, seeds)))
 
 
 def read_curve(folder: str, last_step: int) -> list[dict]:
-  """The dev scores up to a step: [{"step": ..., "scores": [metrics of each seed]}]."""
+  """Dev scores up to a step: [{"step": ..., "scores": [metrics of each seed]}]."""
   path = os.path.join(folder, "curve.json")
   return [row for row in read_json(path) if row["step"] <= last_step] if os.path.exists(path) else []
 
 
 def write_curve(folder: str, curve: list[dict]) -> None:
-  """Keeps the dev scores so far."""
+  """Saves the dev scores so far."""
   if jax.process_index() == 0:
     write_json(os.path.join(folder, "curve.json"), curve)
 
 
 def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict], outputs: dict,
            curve: list[dict]) -> None:
-  """Writes each seed's outputs and then its result; from here on it is finished.
+  """Writes each seed's outputs and answers, then its result, which marks it as finished.
 
   Args:
     outputs: {split: (split, outputs of each seed)} of the dev and test splits.
@@ -108,31 +108,20 @@ def record(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], s
     with files.atomic(path, "wb") as file:
       np.savez(file, **arrays)
     if task.files is not None:
-      write_answers(task, os.path.join(workdir, "seeds", str(seed)),
-                    {split: (data, of_seeds[number]) for split, (data, of_seeds) in outputs.items()})
+      answers = {split: (task.decode(of_seeds[number], data.features, data.examples), data.examples)
+                 for split, (data, of_seeds) in outputs.items()}
+      submissions.write_files(os.path.join(workdir, "seeds", str(seed)), task.files(answers))
     own = [{"step": point["step"], **point["scores"][number]} for point in curve]
     write_json(os.path.join(workdir, "seeds", f"{seed}.json"), {
       "seed": seed, "task": task.name, "metric": task.metric, "select": config.task.select,
       "scores": scores[number], "curve": own})
 
 
-def write_answers(task: Task, folder: str, outputs: dict) -> None:
-  """A run's answers in the files of the task, for example predictions.json of SQuAD's official script.
-
-  Args:
-    outputs: {split: (split, outputs of one seed)}.
-  """
-  answers: dict[str, tuple] = {split: (task.decode(seed_outputs, data.features, data.examples), data.examples)
-             for split, (data, seed_outputs) in outputs.items()}
-  assert task.files is not None  # of which only a task is asked that has some
-  submissions.write_files(folder, task.files(answers))
-
-
 def keep_best_run(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[int], scores: list[dict],
                   params_of: Callable[[int], dict]) -> None:
-  """Saves the parameters of the group's best seed if none before was better; the step counts finished seeds.
+  """Saves the parameters of the group's best seed unless an earlier one is as good; the step counts finished seeds.
 
-  Where all seeds have failed there is nothing to save.
+  If all seeds have failed, nothing is saved.
   """
   before = [result["scores"][task.metric] for result in load(workdir)]
   values = [row[task.metric] for row in scores]
@@ -143,7 +132,7 @@ def keep_best_run(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[
 
 
 def drop_group_checkpoints(folder: str) -> None:
-  """Moments are of no use any more; the curves stay."""
+  """Deletes the checkpoints of a group whose seeds are finished; its curves stay."""
   if jax.process_index() == 0:
     shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
 
@@ -154,7 +143,7 @@ def load(workdir: str) -> list[dict]:
 
 
 def null_odds_threshold(workdir: str) -> float:
-  """Above which the best run leaves a question unanswered, as its dev set chose; 0 where there is no such choice."""
+  """The odds above which the best run leaves a question unanswered, chosen on its dev set; 0 if it chose none."""
   runs = load(workdir)
   best = scoring.best([run["scores"][run["metric"]] for run in runs])
   path = os.path.join(workdir, "seeds", str(runs[best]["seed"]), "threshold.json") if best is not None else ""
@@ -162,10 +151,10 @@ def null_odds_threshold(workdir: str) -> float:
 
 
 def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], None]) -> dict[str, dict[str, float]]:
-  """Summary of all seeds: results.json, results.md, curves.png and, if asked for, the zip for the test server."""
+  """Summary of all seeds; writes results.json, results.md, curves.png and, if asked for, the test server's zip."""
   wanted = range(config.seed, config.seed + config.task.num_seeds)
   runs = [run for run in load(workdir) if run["seed"] in wanted]
-  # A metric of a kind of questions that the set does not have is none of a failed run: it has no row.
+  # A metric that is NaN in every run is about questions that the set does not have: it gets no row.
   names = [name for name in runs[0]["scores"]
            if name == task.metric or any(math.isfinite(run["scores"][name]) for run in runs)]
   summary = {name: scoring.summarise([run["scores"][name] for run in runs]) for name in names}
@@ -189,7 +178,7 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
     figure = plotting.new(6.5, 4.0)
     pictures.draw(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
     plotting.save(figure, os.path.join(workdir, "curves.png"))
-  except UserError as error:  # without a picture the scores are as good
+  except UserError as error:  # the scores do not need the picture
     say(f"No curves.png: {error.what}; {error.fix}.")
   if config.task.write_test_predictions and task.submission is not None:
     say(submissions.write(task, workdir, runs))
@@ -208,6 +197,6 @@ def describe_scores(task: Task, step: int, num_steps: int, scores: list[dict]) -
 
 
 def describe_left_out(task: Task) -> str:
-  """How many lines `Task.read` has passed over, and one of them."""
+  """How many lines `Task.read` has left out, and the first of them."""
   where, why = next(iter(task.left_out.items()))
   return f"lines left out: {len(task.left_out):,}, the first {where} ({why})"

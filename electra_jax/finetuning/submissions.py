@@ -1,4 +1,4 @@
-"""Submissions to the test server: GLUE's TSV files under their exact names in a zip, every line counted."""
+"""Submissions to the test server: GLUE's TSV files under their exact names in a zip, with their lines counted."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from electra_jax.tasks.base import Task
 
 
 def write(task: Task, workdir: str, runs: Sequence[dict]) -> str:
-  """Writes submission.zip with the answers of the best seed; returns what there is to say.
+  """Writes submission.zip with the answers of the best seed; returns a message.
 
   Raises:
     UserError: a finished seed has no answers to the test splits.
@@ -27,11 +27,11 @@ def write(task: Task, workdir: str, runs: Sequence[dict]) -> str:
 
 
 def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, int]], with_tests: bool) -> str:
-  """The ensemble's files (`Task.files`), with test answers a zip; says where they and the best seed's are.
+  """Writes the ensemble's files (`Task.files`) and, with test answers, a zip; returns a message that lists them.
 
   Args:
     members: (workdir, seed) of every run with a dev score, the best first.
-    with_tests: the test splits are answered too.
+    with_tests: whether the test splits are answered too.
   """
   if not members:
     return "No run has a dev score, so there are no answers to look at."
@@ -63,10 +63,10 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
 
 
 def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, str], list[str]]:
-  """({file name: text}, notes on odd counts) of one run, or of an ensemble of (workdir, seed).
+  """({file name: text}, notes on unexpected counts) of one run, or of an ensemble of (workdir, seed).
 
   Raises:
-    UserError: a run has no answers to a test split, or another number than there are examples.
+    UserError: a run has no answers to a test split, or not one for each example.
   """
   assert task.submission is not None
   files, notes = {}, []
@@ -80,7 +80,7 @@ def answers(task: Task, members: Sequence[tuple[str, int]]) -> tuple[dict[str, s
 
 
 def write_files(folder: str, files: Mapping[str, str]) -> None:
-  """{file name: text} in a folder."""
+  """Writes {file name: text} to a folder."""
   os.makedirs(folder, exist_ok=True)
   for name, text in files.items():
     with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
@@ -88,7 +88,7 @@ def write_files(folder: str, files: Mapping[str, str]) -> None:
 
 
 def write_zip(path: str, files: Mapping[str, str]) -> None:
-  """The files at the top of a zip, which appears whole."""
+  """Writes {file name: text} to the top level of a zip, atomically."""
   with atomic(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
     for name, text in files.items():
       archive.writestr(name, text)

@@ -40,7 +40,7 @@ class Task(NamedTuple):
   # (split, predictions, examples) -> {file name: text} of the official test server
   submission: Callable[[str, Sequence, Sequence[Example]], dict[str, str]] | None = None
   # {split: (predictions, examples)} -> {file name: text} of each run's own answers, test splits included
-  files: Callable[[dict[str, tuple[Sequence, Sequence[Example]]]], dict[str, str]] | None = None
+  files: Callable[[Mapping[str, tuple[Sequence, Sequence[Example]]]], dict[str, str]] | None = None
   left_out: Mapping[str, str] = {}  # lines that `read` has skipped, to be reported: "file:line" -> why
 
 
