@@ -26,7 +26,7 @@ class Damaged(Exception):
 
 
 def patiently(read: Callable):
-  """What `read` gives, after some more tries if it fails for a reason that may pass.
+  """What `read` returns, tried again a few times if it fails for a reason that may pass.
 
   Raises:
     Damaged: what was read is known to be damaged.
@@ -52,7 +52,7 @@ def patiently(read: Callable):
 
 
 def is_damage(error: Exception) -> bool:
-  """Whether an error of reading is known to come of missing, truncated or altered files, and of nothing else."""
+  """Whether a read failed because files are missing, truncated or altered, and for no other reason."""
   if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | UnicodeDecodeError
                 | json.JSONDecodeError):
     return True
@@ -98,8 +98,8 @@ def read_parts(path: str, tree: dict, sums: dict[str, int], wanted: dict[str, Py
 
 @jax.jit
 def _sums_and_finiteness(leaves: list) -> tuple[jax.Array, jax.Array]:
-  """Of each array the bits as integers, summed modulo 2**32 (any flipped bit changes it, no sharding does), and
-  whether it is finite; each as one array, for each that is fetched costs time.
+  """For each array, the sum of its bits as integers modulo 2**32 (any flipped bit changes it, no sharding does), and
+  whether it is finite; as two arrays, because each fetch costs time.
   """
   unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
   bits = [jax.lax.bitcast_convert_type(x, unsigned[x.dtype.itemsize]) for x in leaves]
@@ -117,7 +117,7 @@ def examine(tree: PyTree) -> tuple[dict[str, int], list[str]]:
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, path: str) -> None:
-  """Orbax would cut or pad arrays of another shape without a word."""
+  """Orbax would silently cut or pad arrays of another shape."""
   shapes = {sharding.path_name(key): tuple(leaf.shape) for key, leaf in jax.tree_util.tree_leaves_with_path(saved)}
   faults = [f"{name}: {shapes.get(name, 'missing')}, asked for {tuple(leaf.shape)}"
             for key, leaf in jax.tree_util.tree_leaves_with_path(wanted)

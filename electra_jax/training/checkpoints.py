@@ -133,13 +133,13 @@ class Checkpoints:
                       allowed="finite parameters and moments",
                       fix="lower --config.optimizer.learning_rate, lengthen the warm-up, or skip such updates with "
                       "--config.train.on_nonfinite=skip; the same command resumes from "
-                      + ("the start, for there is no checkpoint yet" if sound is None else
+                      + ("the start: there is no checkpoint yet" if sound is None else
                          f"the last sound checkpoint, of step {sound}"))
     with self._storage_errors():
       self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), force=True, custom_metadata={"sums": sums})
 
   def close(self) -> None:
-    """Waits for the save in progress; not if another process is gone, without which it would never be complete.
+    """Waits for the save in progress, unless another process is gone: without it the save would never be complete.
 
     Raises:
       UserError: it cannot be written.
@@ -152,7 +152,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _storage_errors(self) -> Generator[None, None, None]:
-    """A UserError where the disk refuses; what was half written is removed, for it may be what fills the disk."""
+    """Turns a refusal of the disk into a UserError; removes what was half written, which may be what fills it."""
     try:
       yield
     except UserError:
@@ -272,10 +272,10 @@ def _directory(workdir: str) -> str:
 def _quieten_orbax() -> None:
   """Keeps the tracebacks of a failed save off the console, where they would hide the error that we report.
 
-  Orbax logs what it is about to raise, once in each of its threads; asyncio, which nobody else uses here, logs the
-  same for each array; TensorStore's threads print that the event loop is closed by then; and Python prints what Orbax's
-  coroutines of a damaged checkpoint still had to say when the process ends. Nor does it matter to anybody that we
-  replace one of Orbax's handlers.
+  Orbax logs what it is about to raise, once in each of its threads; asyncio, which nothing else here uses, logs it
+  for each array; TensorStore's threads print that the event loop is already closed; and when the process ends, Python
+  prints the errors of Orbax's coroutines for a damaged checkpoint. Its warning that we replace one of its handlers
+  goes as well.
   """
   former, orbax = sys.unraisablehook, f"{os.sep}orbax{os.sep}"
 
@@ -292,10 +292,10 @@ def _quieten_orbax() -> None:
 
 @functools.cache
 def _write_arrays_whole() -> None:
-  """One process writes an array that all devices hold from one of them, not a piece from each.
+  """Makes a single process write an array that all devices hold from one of them, not a piece from each.
 
-  Pieces let several processes share the writing. Within one they only take time, of which the loop waits for most: each
-  piece of each array is cut out and fetched on its own.
+  Pieces let several processes share the writing. Within one they only cost time, most of it the loop's: each piece of
+  each array is cut out and fetched on its own.
   """
   if jax.process_count() == 1:
     ocp.type_handlers.register_type_handler(

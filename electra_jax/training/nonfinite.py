@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from electra_jax.errors import UserError
 
 SKIPPED = "train/skipped_steps"
-MAX_SKIPPED_STEPS = 10  # in a row, which end a run: a state that has diverged skips for ever
+MAX_SKIPPED_STEPS = 10  # in a row, then the run ends: a state that has diverged would skip forever
 
 
 def skip_if_nonfinite(old: Any, new: Any, pairs: dict) -> tuple:
@@ -36,11 +36,11 @@ def finite_seeds(params: PyTree) -> Array:
 
 
 class Watch:
-  """Looks at each log window of a run for updates that were skipped.
+  """Checks each log window of a run for skipped updates.
 
   Args:
     config_train: the `train` branch of the config: `on_nonfinite`.
-    in_a_row: skipped updates right before this start, from the state: a restart does not count anew.
+    in_a_row: updates skipped right before this start, from the state, so that a restart does not reset the count.
   """
 
   def __init__(self, config_train: ConfigDict, in_a_row: int = 0):

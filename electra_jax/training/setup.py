@@ -43,7 +43,7 @@ class Setup(NamedTuple):
 
   @property
   def shared_dtype(self) -> jnp.dtype | None:
-    """In which kernels are gathered that the devices share (`optimizer.shard_state`); None where they do not."""
+    """The type in which shared kernels are gathered (`optimizer.shard_state`); None where devices share nothing."""
     return self.transformer.dtype if self.config.optimizer.shard_state else None
 
   def optimizer_of(self, phase: Phase) -> tuple[optax.GradientTransformation, Callable]:

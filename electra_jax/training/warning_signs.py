@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ml_collections import ConfigDict
 
 PAGE = "docs/troubleshooting.md"
-AT_CHANCE = 0.51  # AUC; the lowest that a discriminator has come back from here is 0.516, most plateaus are above 0.55
+AT_CHANCE = 0.51  # AUC; no discriminator here has recovered from below 0.516, and most plateaus are above 0.55
 LOW_AUC = 0.65
 NATS = 0.1  # of a masked LM's loss: at the unigram entropy, or risen since its best
 MANY_PASSES = 40  # as many as BERT makes over its text
