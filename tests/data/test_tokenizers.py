@@ -11,6 +11,7 @@ import sys
 import pytest
 from ml_collections import ConfigDict
 
+from electra_jax.data.shards import corpus
 from electra_jax.data.tokenizers import TOKENIZERS, load_tokenizer, train_tokenizer
 from electra_jax.errors import UserError
 
@@ -339,6 +340,21 @@ def test_a_damaged_saved_tokenizer(trained, tmp_path, damage):
   with pytest.raises(UserError) as caught:
     load_tokenizer(str(tmp_path / "t"))
   four_parts(caught, "damaged", str(tmp_path))
+
+
+def test_another_vocabulary_than_the_named_one_is_not_used_silently(trained, tmp_path):
+  trained["wordpiece"][0].save(str(tmp_path / "tokenizer"))
+  other = tmp_path / "vocab.txt"
+  other.write_bytes(trained["wordpiece"][0].files["vocab.txt"])
+  data = ConfigDict(dict(shards_path="", tokenizer=config("wordpiece", path=str(other))))
+  assert corpus.make_tokenizer(data, str(tmp_path), 0).vocab_size == trained["wordpiece"][0].vocab_size
+  other.write_bytes(trained["wordpiece"][0].files["vocab.txt"].replace(b"\nthe\n", b"\nThe\n"))
+  with pytest.raises(UserError) as caught:
+    corpus.make_tokenizer(data, str(tmp_path), 0)
+  four_parts(caught, "another vocabulary", str(other))
+  corpus.make_tokenizer(data, str(tmp_path), 0, is_trained=True)  # a run with checkpoints keeps its own
+  other.unlink()
+  corpus.make_tokenizer(data, str(tmp_path), 0)
 
 
 def test_a_taken_directory_is_left_alone(trained, tmp_path):

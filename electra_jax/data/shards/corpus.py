@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 from electra_jax.data import shards, tokenizers
 from electra_jax.data.sources import documents, provenance
 from electra_jax.data.tokenizers import Tokenizer
+from electra_jax.errors import UserError
 
 TOKENIZER_FOLDER = "tokenizer"
 SHARDS_FOLDER = "shards"
@@ -33,9 +34,9 @@ def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: st
 
   Raises:
     UserError: the corpus or the vocabulary cannot be read, or the disk refuses (nothing half-made remains); the shards
-      that are there hold another text.
+      or the vocabulary that are there were made from others.
   """
-  tokenizer = make_tokenizer(config_data, workdir, seed, init_from)
+  tokenizer = make_tokenizer(config_data, workdir, seed, init_from, is_trained=trained_on is not None)
   directory = shards_directory(config_data, workdir)
   if not shards.exist(directory):
     print(f"No shards in {directory} yet: making them from {config_data.path}.", flush=True)
@@ -46,14 +47,28 @@ def make_missing(config_data: ConfigDict, workdir: str, seed: int, init_from: st
     print(note, flush=True)
 
 
-def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "") -> Tokenizer:
-  """The workdir's tokenizer, else that of data.tokenizer.path, one next to the shards, `init_from`'s, or a new one."""
-  own = os.path.join(workdir, TOKENIZER_FOLDER)
+def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: str = "",
+                   is_trained: bool = False) -> Tokenizer:
+  """The workdir's tokenizer, else that of data.tokenizer.path, one next to the shards, `init_from`'s, or a new one.
+
+  Raises:
+    UserError: the vocabulary or the corpus cannot be read; or the workdir has one tokenizer, data.tokenizer.path names
+      another, and no checkpoint (`is_trained`) depends on the first.
+  """
+  own, path = os.path.join(workdir, TOKENIZER_FOLDER), config_data.tokenizer.path
   if os.path.isdir(own):
-    return tokenizers.load_tokenizer(own, config_data.tokenizer)
+    tokenizer = tokenizers.load_tokenizer(own, config_data.tokenizer)
+    if path and not is_trained and os.path.exists(path):  # the copy is enough where the original is gone
+      named = tokenizers.load_tokenizer(path, config_data.tokenizer)
+      entries, others = (t.tokens(range(t.vocab_size)) for t in (tokenizer, named))
+      if entries != others:
+        raise UserError("The workdir has another vocabulary than data.tokenizer.path", got=f"{own} and {path}",
+                        allowed="one vocabulary", fix=f"choose a new --workdir (or --out); or remove {own}, and the "
+                        "shards that were made with it")
+    return tokenizer
   beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
   folders = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
-  source = config_data.tokenizer.path or next(folders, "")
+  source = path or next(folders, "")
   if source:
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)
