@@ -1,4 +1,4 @@
-"""Speed of preparation and reading on this machine, on the same text as the bare tokenizer library."""
+"""Speed of preparation and reading on this machine, compared with the bare tokenizer library on the same text."""
 
 import contextlib
 import copy
@@ -17,25 +17,25 @@ from electra_jax.data.sources import documents
 from electra_jax.data.tokenizers import Tokenizer
 
 LENGTHS = (128, 512)  # tokens of the rows that are read
-BATCH_TEXTS = 1000  # that the bare library gets at once
+BATCH_TEXTS = 1000  # given to the bare library at once
 
 
 def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float,
               peers: Mapping[str, Callable[[Tokenizer, str, str], None]] | None = None) -> dict[str, list[dict]]:
   """The figures of one recipe's data branch: {"preparation": rows, "reading": rows}.
 
-  Everything runs in this process, so that processor time compares what one core does on a busy machine, too.
+  Everything runs in this process, so that its processor time is comparable even on a busy machine.
 
   Args:
     config: a recipe that is not resolved yet: its length becomes each of LENGTHS.
-    text_megabytes: of the corpus that are used.
+    text_megabytes: how much of the corpus is used.
     seconds: for each reading row.
-    peers: name -> (tokenizer, file of text, folder for its files), other code that prepares the same text.
+    peers: name -> function(tokenizer, text file, folder for its files), other code that prepares the same text.
 
   Raises:
     UserError: the corpus or the vocabulary cannot be read.
   """
-  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each side
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
   preparation, reading = [], []
   with tempfile.TemporaryDirectory(prefix="bench_data_") as folder:
     configs = [_with_length(config, length) for length in LENGTHS]
@@ -48,7 +48,7 @@ def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float,
       config.data.update(path=texts, num_workers=1)
       directory = os.path.join(folder, f"shards_{length}")
       preparation.append(_timed(f"prepare, length {length}", size, shards.prepare, config.data,
-                                copy.deepcopy(tokenizer), directory, config.seed, progress=False))  # with no word known
+                                copy.deepcopy(tokenizer), directory, config.seed, progress=False))  # no word known
       reading += _time_reading(config, tokenizer, directory, seconds)
     preparation += [_timed(name, size, prepare, tokenizer, texts, folder) for name, prepare in (peers or {}).items()]
   return {"preparation": preparation, "reading": reading}
@@ -57,7 +57,7 @@ def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float,
 def _with_length(config: ConfigDict, length: int) -> ConfigDict:
   config = copy.deepcopy(config)
   config.data.sequence_length = length
-  config.model.max_position_embeddings = length + 16  # no model is made; the check that rows fit must be content
+  config.model.max_position_embeddings = length + 16  # no model is made, but the rows must fit its table
   return ConfigDict(config_lib.resolve(config).to_dict())  # not frozen
 
 
@@ -83,7 +83,7 @@ def _timed(name: str, size: int, work: Callable, *args, **kwargs) -> dict:
 
 
 def _encode_raw(tokenizer: Any, paragraphs: list[str]) -> None:
-  """The bare library on the same text, which does nothing but find the ids."""
+  """The bare library on the same text, which only finds the ids."""
   library = tokenizer._library
   for start in range(0, len(paragraphs), BATCH_TEXTS):
     batch = paragraphs[start:start + BATCH_TEXTS]
@@ -117,7 +117,7 @@ def _speed(batches: Iterator[readers.Batch], seconds: float) -> dict:
 
 
 def table(figures: dict[str, list[dict]]) -> str:
-  """The figures of `time_data` for people, with the ratios that say who is faster.
+  """The figures of `time_data` as a table, with ratios of the speeds.
 
   >>> speed = dict(megabytes_per_second=4.0, megabytes_per_processor_second=2.0)
   >>> reading = dict(name="tf, length 128", batches_per_second=9.0, sequences_per_second=1e5,

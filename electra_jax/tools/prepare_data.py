@@ -17,7 +17,7 @@ from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config and --workdir appear in --help
-flags.DEFINE_string("out", None, "Folder that gets tokenizer/ and shards/; it may be the workdir of a coming run.")
+flags.DEFINE_string("out", None, "Folder that gets tokenizer/ and shards/; it may be the workdir of a later run.")
 
 USAGE = """Tokenizes and packs a corpus into shards; trains the tokenizer first where the config names none.
 
@@ -28,18 +28,17 @@ A run then uses both with --config.data.shards_path=data/base/shards, or finds t
 --config.data.path is a text file (a blank line starts a new document), a .jsonl file, one of these as .gz or .zst, a
 .parquet file, a folder, a quoted glob, one of these in a bucket (gs://, s3://), tfds:NAME[:SPLIT], hf:PATH[:SPLIT],
 pydoc: (English that the installed Python carries, to try things out), or several with weights:
-'wiki/*2,books.txt*0.5'. Running text is divided into sentences with --config.data.sentences=en. Shards that stand
+'wiki/*2,books.txt*0.5'. Running text is split into sentences with --config.data.sentences=en. Shards that are
 there already are replaced when the new ones are complete. --config.data.num_workers sets the number of processes.
 
-The same command resumes behind the last finished shard after it was killed, and gives the same files."""
+After a kill the same command resumes after the last finished shard, and gives the same files."""
 
 
 def prepare_data(config: ConfigDict, out: str) -> dict:
   """Makes `<out>/tokenizer` (unless it exists) and `<out>/shards` (anew); returns the shards' manifest.
 
   Raises:
-    UserError: the folder is that of a run, or another job works there; whatever reading, training, packing or writing
-      has to say.
+    UserError: the folder is that of a run, or another job works there; or reading, training, packing or writing fails.
   """
   directory = corpus.shards_directory(config.data, out)
   with contextlib.ExitStack() as holding:
@@ -86,7 +85,7 @@ def statistics_table(manifest: dict) -> str:
           *counts("documents", "paragraphs", "sentences", "text_bytes", "tokens", "packed_tokens", "dropped_tokens"),
           ("unknown tokens", unknown), *counts("examples"),
           ("padding", [f"{split['padding_share']:.2%}" for split in splits])]
-  if any(split["random_pairs"] for split in splits):  # NSP: copies, which count next to the tokens above
+  if any(split["random_pairs"] for split in splits):  # NSP: copies, which are counted apart from the tokens above
     rows += counts("random_pairs", "borrowed_tokens")
   lines = [f"{name:15}" + "".join(f"{value:>13}" for value in values) for name, values in rows]
   empty = sum(split["documents_without_token"] for split in splits)

@@ -1,4 +1,4 @@
-"""Rows of a training batch as text: before masking, masked, (after corruption)."""
+"""Rows of a training batch as text: before masking, masked, and (in an ELECTRA) corrupted."""
 
 import functools
 import os
@@ -14,6 +14,7 @@ from electra_jax import config as config_lib
 from electra_jax import main as main_lib
 from electra_jax.data import pipeline, readers, sentences, shards, tokenizers
 from electra_jax.data.examples import IS_NEXT, IS_RANDOM
+from electra_jax.data.shards import corpus
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads
@@ -31,8 +32,8 @@ USAGE = """Prints rows of the batch of a step as text: the original, and what th
   Before a run:  python -m electra_jax.tools.show_batch --config=configs/tiny.py \\
                      --config.data.shards_path=data/tiny/shards
 
-The chosen positions are coloured on a terminal and stand in ‹› elsewhere. Padding is left out. An ELECTRA run with a
-checkpoint also shows the row as the discriminator reads it: what its newest generator draws for the masks."""
+The chosen positions are coloured on a terminal, and in ‹› elsewhere. Padding is left out. For an ELECTRA run with a
+checkpoint each row is also shown as the discriminator reads it, with what the newest generator draws for the masks."""
 
 NSP_LABELS = {IS_NEXT: "B follows A", IS_RANDOM: "B is another document's"}
 STYLES = {"original": "bold green", "masked": "bold yellow", "corrupted": "bold red"}
@@ -43,7 +44,7 @@ def row_lines(batch: readers.Batch, row: int, corrupted_ids: np.ndarray | None =
   """(name, ids, is_marked) of each line that shows a row, padding left out.
 
   Args:
-    batch: NumPy arrays as `pipeline.make_batch_at` makes them.
+    batch: from a source of `pipeline.make_batch_at`.
     row: of the batch.
     corrupted_ids: int [batch, length], the discriminator's input; its line marks the ids that were replaced.
   """
@@ -58,8 +59,8 @@ def row_lines(batch: readers.Batch, row: int, corrupted_ids: np.ndarray | None =
 
 
 def render(tokenizer: Tokenizer, ids: np.ndarray, marked: np.ndarray, style: str, brackets: bool) -> Text:
-  """The ids as text with the marked ones in a style, or in ‹› where there are no colours."""
-  text, begun = Text(), False  # begun: a character of which a marked token has the first bytes
+  """The ids as text with the marked ones in a style, or in ‹› if there are no colours."""
+  text, begun = Text(), False  # begun: a marked token holds the first bytes of the next character
   for i, mark, piece in zip(ids.tolist(), marked.tolist(), sentences.piece_texts(tokenizer, ids.tolist()), strict=True):
     word, is_marked = piece.lstrip(" "), bool(mark) or begun
     begun = is_marked and not piece
@@ -97,9 +98,9 @@ def show(config: ConfigDict, directory: str, tokenizer: Tokenizer, step: int, ro
 
 def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Console
                  ) -> Callable[[readers.Batch], np.ndarray] | None:
-  """The newest generator of the workdir as `show` wants it; None, and the reason on the screen, if there is none."""
+  """The `corrupt` of `show` from the workdir's newest generator; None, with the reason printed, if there is none."""
   if "generator" not in ROWS[config.objective.name].networks or config.generator.kind != "learned":
-    return None  # nothing is corrupted in a masked LM, and counts of tokens are not in a checkpoint
+    return None  # a masked LM corrupts nothing, and the counts of unigrams are not in a checkpoint
   if not workdir or not checkpoints.saved_steps(workdir):
     lacking = f"{workdir} has no checkpoint yet" if workdir else "Without --workdir there is no checkpoint"
     console.print(Text(f"{lacking}, so no generator to show the corrupted rows of.", style="dim"), soft_wrap=True)
@@ -107,7 +108,7 @@ def make_corrupt(workdir: str | None, config: ConfigDict, seed: int, console: Co
   main_lib.start_jax()
   run = pretraining_heads.load(workdir)
   if run.network.rtd_logits is None:
-    return None  # nobody judges what is corrupted
+    return None  # no discriminator reads corrupted rows
   console.print(Text(f"corrupted: as drawn by the generator of step {run.step} for seed {seed}; marked where it "
                      "differs from the original\n", style="dim"), soft_wrap=True)
   return functools.partial(pretraining_heads.corrupt, run, seed=seed)
@@ -121,9 +122,9 @@ def main(argv: list[str]) -> None:
                     allowed="--workdir=DIR, or --config=FILE with --config.data.shards_path=DIR",
                     fix="see `python -m electra_jax.tools.show_batch --help`")
   config = config_lib.resolve(FLAGS.config) if FLAGS.config else config_lib.load(FLAGS.workdir)
-  directory = config.data.shards_path or os.path.join(FLAGS.workdir, "shards")
+  directory = corpus.shards_directory(config.data, FLAGS.workdir)
   shards.read_manifest(directory)  # before the tokenizer: a wrong folder lacks both
-  own = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), "tokenizer")
+  own = os.path.join(FLAGS.workdir or os.path.dirname(os.path.abspath(directory)), corpus.TOKENIZER_FOLDER)
   tokenizer = tokenizers.load_tokenizer(own if os.path.isdir(own) else config.data.tokenizer.path)
   console = Console(highlight=False)
   corrupt = make_corrupt(FLAGS.workdir, config, FLAGS.step, console)

@@ -19,18 +19,18 @@ USAGE = """Trains the tokenizer that a recipe describes.
   python -m electra_jax.tools.train_tokenizer --config=configs/base.py --config.data.path='corpus/**/*.txt' \\
     --config.data.tokenizer.kind=wordpiece --config.data.tokenizer.vocab_size=30522 --out=/data/wordpiece
 
-The first is the demo's vocabulary from the documentation that Python carries; the second learns BERT's kind from your
-own text. Kinds are sentencepiece (unigram) and sentencepiece_bpe, both with bytes for characters that the text lacks,
-wordpiece and byte_bpe (RoBERTa's). The same text gives the same files.
+The first learns the demo's vocabulary from the documentation that Python carries, the second one of BERT's kind from
+your own text. Kinds are sentencepiece (unigram) and sentencepiece_bpe, both with bytes for characters that the text
+lacks, wordpiece and byte_bpe (RoBERTa's). The same text gives the same files.
 
 Use the result in any run with --config.data.tokenizer.path=DIR. The keys that matter are data.path, data.text_field,
-data.heldout_share (held-out documents are left out here too) and data.tokenizer.*; their meaning is in
-configs/common.py. The directory appears complete or not at all; one that exists is never overwritten.
+data.heldout_share (held-out documents are left out here, too) and data.tokenizer.*; configs/common.py explains them.
+The directory appears complete or not at all; one that exists is never overwritten.
 """
 
 
 def run(config: ConfigDict, directory: str) -> tokenizers.Tokenizer:
-  """Trains the tokenizer of a recipe on its corpus, writes it to a directory and prints what came out."""
+  """Trains the tokenizer of a recipe on its corpus, writes it to a directory and describes it."""
   config = configuration.resolve(config)
   tokenizer = tokenizers.train_tokenizer(config.data.tokenizer, documents.training_texts(config.data), directory,
                                          config.seed)
