@@ -194,6 +194,12 @@ def test_masked_lm_has_no_discriminator(roberta):
   assert "--task=classify" in error.value.fix
 
 
+def test_vectors_of_a_run_do_not_depend_on_the_current_folder(run, tmp_path, monkeypatch):
+  (tmp_path / "modules.json").write_text("[]")  # of sentence-transformers
+  monkeypatch.chdir(tmp_path)
+  np.testing.assert_array_equal(pretraining_heads.embed(run, TEXT[:1]), pretraining_heads.embed(run, TEXT[:1], "mean"))
+
+
 @pytest.mark.parametrize("top_k", [0, 100_000])
 def test_top_k_beyond_the_vocabulary(run, top_k):
   with pytest.raises(UserError, match="top_k"):

@@ -184,7 +184,7 @@ def embed(run: TrainedModel, texts: Sequence[str | Sentence], pooling: str | Non
     UserError: as `encode`; or `pooling` is unknown, or the folder's own is.
   """
   own = sentence_transformers.Embedding()
-  if pooling is None:
+  if pooling is None and run.folder:
     own = sentence_transformers.read(run.folder) or own
   pooling = pooling or own.pooling
   if pooling not in POOLINGS:
