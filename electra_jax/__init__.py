@@ -1,11 +1,11 @@
 """Pre-training and fine-tuning of text encoders as in the RoBERTa and ELECTRA papers. Read `pretrain.py` first.
 
-The functions here answer from a trained model, six lines for most of what `tools/predict` does:
+These functions answer from a trained model; they do most of what `tools/predict` does:
 
   run = electra_jax.load("runs/mine")
   electra_jax.fill_mask(run, ["A sentence with a [MASK] in it."])
 
-They import jax when they are called, so that `import electra_jax` takes no time.
+They import jax only when called, so that `import electra_jax` takes no time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __version__ = "0.1.0"
 
 
 def load(path: str, step: int | None = None) -> TrainedModel:
-  """A trained model: a run's workdir (its newest checkpoint, or of a step), an export, or published weights,
-  on this machine or by their name on the Hugging Face hub.
+  """Loads a trained model: a run's workdir (its newest checkpoint, or that of a step), an export or published weights,
+  from this machine or by their name on the Hugging Face hub.
 
   Raises:
     UserError: there is no model, or it cannot be read.
@@ -34,7 +34,7 @@ def load(path: str, step: int | None = None) -> TrainedModel:
 
 
 def fill_mask(run: TrainedModel, texts: Sequence[str], top_k: int = 5) -> list:
-  """For each text and each of its [MASK]s the `top_k` likeliest tokens, as (text, token_id, probability).
+  """For each text and each [MASK] in it the `top_k` likeliest tokens, as (text, token_id, probability).
 
   >>> first_mask, second_mask = fill_mask(load("runs/mine"), ["the [MASK] sat on the [MASK]."], top_k=3)[0]
   >>> len(first_mask), first_mask[0].probability >= first_mask[1].probability
@@ -45,7 +45,7 @@ def fill_mask(run: TrainedModel, texts: Sequence[str], top_k: int = 5) -> list:
 
 
 def detect_replaced(run: TrainedModel, texts: Sequence[str]) -> list:
-  """For each text its tokens, with the probability that each was replaced; an ELECTRA's discriminator says so.
+  """For each text its tokens, with the probability that each was replaced, by an ELECTRA's discriminator.
 
   >>> text = "the cat sat"
   >>> [text[token.start:token.end] for token in detect_replaced(load("runs/mine"), [text])[0]]
@@ -66,7 +66,7 @@ def embed(run: TrainedModel, texts: Sequence[str], pooling: str | None = None) -
 
 
 def classify(run: TrainedModel, texts: Sequence[str | tuple[str, str]]) -> list[dict[str, float]]:
-  """{label: probability} for each text or pair of texts, by a fine-tuned model; of a regression {"score": value}.
+  """{label: probability} for each text or pair of texts, by a fine-tuned model; {"score": value} by a regression.
 
   >>> [list(found) for found in classify(load("runs/labels"), ["a film", ("a film", "a review")])]
   [['bad', 'good'], ['bad', 'good']]
@@ -78,7 +78,7 @@ def classify(run: TrainedModel, texts: Sequence[str | tuple[str, str]]) -> list[
 
 
 def answer(run: TrainedModel, question: str, context: str):
-  """The stretch of the context that answers the question and its rivals, by a model that was fine-tuned on SQuAD.
+  """The stretch of the context that answers the question, with its rivals, by a model fine-tuned on SQuAD.
 
   >>> found = answer(load("runs/squad"), "a b", "c d e f")
   >>> found.text == found.candidates[0].text and found.text in "c d e f"

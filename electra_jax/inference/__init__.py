@@ -1,1 +1,1 @@
-"""Answers of trained models: how a run is loaded, what pre-training heads and task heads say."""
+"""Answers of trained models: loading, and what pre-training heads and task heads predict."""

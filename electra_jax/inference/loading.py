@@ -1,4 +1,4 @@
-"""Loading of what was trained: a run's workdir, a fine-tuned one, or published weights become a TrainedModel."""
+"""Loading of trained models: a run's workdir, a fine-tuned one, or published weights become a TrainedModel."""
 
 import json
 import os
@@ -27,16 +27,16 @@ class TrainedModel(NamedTuple):
 
   config: FrozenConfigDict
   tokenizer: tokenizers.Tokenizer
-  step: int | None  # optimizer updates behind the parameters; None: published weights do not say
+  step: int | None  # optimizer updates so far; None for published weights, which do not say
   params: PyTree
   network: Predictor
-  folder: str = ""  # that it was read from
+  folder: str = ""  # of published weights
 
 
 def load(workdir: str, step: int | None = None) -> TrainedModel:
-  """Reads a run's config, parameters (of its newest or a given checkpoint; on the first device) and tokenizer.
+  """Reads a run's config, tokenizer and parameters (of its newest or a given checkpoint) onto the first device.
 
-  In place of a workdir it takes an export or published weights, of any of `exchange.formats`, or their name on the
+  In place of a workdir it takes an export or published weights in any of `exchange.formats`, or their name on the
   Hugging Face hub; these have no step.
 
   Raises:
@@ -52,7 +52,7 @@ def load(workdir: str, step: int | None = None) -> TrainedModel:
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
-  # CPUs have no bfloat16 units worth the lost digits.
+  # On CPUs bfloat16 is not fast enough to be worth the lost digits.
   dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
   if os.path.exists(os.path.join(workdir, LABELS_FILE)):
@@ -65,7 +65,7 @@ def load(workdir: str, step: int | None = None) -> TrainedModel:
 
 
 def _read_labels(workdir: str) -> dict:
-  """What fine-tuning noted about the head: task, head, num_labels, label_names."""
+  """What fine-tuning recorded about the head: task, head, num_labels, label_names."""
   path = os.path.join(workdir, LABELS_FILE)
   try:
     with open(path, encoding="utf-8") as file:
@@ -78,15 +78,15 @@ def _read_labels(workdir: str) -> dict:
 
 
 def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
-  """The config of a fine-tuned run with what `task_heads` must know of its head."""
+  """The config of a fine-tuned run with what `task_heads` must know about its head."""
   branches = config.to_dict()
   keys = ("window_stride", "max_question_length")
-  # As in a published one with several labels at once: the same head, each logit with a sigmoid of its own.
+  # As in published models, several labels at once are a classification whose logits have a sigmoid each.
   scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
   head = "classification" if scores == "sigmoid" else facts["head"]
   branches["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
                          **{key: branches["task"][key] for key in keys},
-                         "is_answerable_known": facts["task"] == "squad_v2.0",  # of v1.1 that head was not trained
+                         "is_answerable_known": facts["task"] == "squad_v2.0",  # v1.1 does not train that head
                          "null_odds_threshold": results.null_odds_threshold(workdir)}
   branches["objective"]["name"], branches["generator"]["kind"] = facts["task"], "none"
   return FrozenConfigDict(branches)

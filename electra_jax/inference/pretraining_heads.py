@@ -1,4 +1,4 @@
-"""Answers of a trained run: fill masks, find replaced tokens, corrupt a batch as the generator does.
+"""Answers of pre-training heads: masks filled, replaced tokens found, vectors of texts, batches corrupted.
 
 `load` reads a workdir; everything else is a pure function of the loaded run and texts. ELECTRA answers with its
 generator (masks) and its discriminator (replaced tokens), section 2 of its paper; BERT and RoBERTa with their MLM head.
@@ -29,12 +29,12 @@ from electra_jax.objectives.predictors import Predictor
 
 Batch = dict[str, np.ndarray]  # the fields of data/pipeline.py
 
-BATCH_SIZE = 64  # rows of one call: at 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # what is judged as one word: letters and digits, or one other sign
+BATCH_SIZE = 64  # rows of one call: with 64 masks a row, a vocabulary of 50 k makes 0.8 GB of logits
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")  # judged as one word: letters and digits, or one other sign
 
 
 class TokenCandidate(NamedTuple):
-  """A token that may stand at a mask."""
+  """A token for a mask."""
 
   text: str  # as `piece_text` gives it
   token_id: int
@@ -42,7 +42,7 @@ class TokenCandidate(NamedTuple):
 
 
 class TokenScore(NamedTuple):
-  """The discriminator's view of a token or a word, which stands at text[start:end]."""
+  """The discriminator's view of a token or a word, text[start:end]."""
 
   start: int
   end: int
@@ -50,7 +50,7 @@ class TokenScore(NamedTuple):
 
 
 def encode(run: TrainedModel, text: str | Sentence) -> Sentence:
-  """`sentences.encode` with the run's tokenizer and length; what is encoded already stays.
+  """`sentences.encode` with the run's tokenizer and length; an encoded sentence is returned as it is.
 
   Raises:
     UserError: the text has no token, or more than the run was trained on.
@@ -66,23 +66,23 @@ def make_batch(run: TrainedModel, encoded: Sequence[Sentence]) -> Batch:
 
 
 def batches_of(encoded: Sequence[Sentence], wanted: Sequence[int]) -> Iterator[list[int]]:
-  """Indices of the wanted sentences, BATCH_SIZE at a time, of similar length."""
+  """Indices of the wanted sentences, BATCH_SIZE at a time, similar lengths together."""
   order = sorted(wanted, key=lambda index: len(encoded[index].ids))
   for start in range(0, len(order), BATCH_SIZE):
     yield order[start:start + BATCH_SIZE]
 
 
 def special_rows(run: TrainedModel) -> Bool[np.ndarray, "vocab"]:
-  """Which rows of the token table are never an answer: special tokens, and those behind the vocabulary."""
+  """Which rows of the token table are never an answer: special tokens, and the padding of the vocabulary."""
   is_special = np.zeros(run.config.model.vocab_size, bool)
   is_special[[*run.tokenizer.special_ids, *range(run.tokenizer.vocab_size, len(is_special))]] = True
   return is_special
 
 
 def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[TokenCandidate]]]:
-  """For each text and each of its masks the `top_k` likeliest tokens, best first; special tokens are never among them.
+  """For each text and each mask in it the `top_k` likeliest tokens, the best first; never special tokens.
 
-  Several masks of one text are filled independently of each other, as in training.
+  The masks of a text are filled independently of each other, as in training.
 
   Raises:
     UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
@@ -120,8 +120,8 @@ def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: in
                        ) -> list[list[list[TokenCandidate]]]:
   """`fill_mask`, but generator and discriminator rank the candidates together (ELECTRA Appendix E).
 
-  A candidate's probability is the appendix's p_data, which is not normalised over them; at most 100 are ranked. While
-  one mask is in question, the generator's likeliest tokens fill the others.
+  A candidate's probability is the appendix's p_data, which is not normalised over the candidates; at most 100 are
+  ranked. While one mask is ranked, the generator's likeliest tokens fill the others.
   """
   tokenizer = run.tokenizer
   is_special = special_rows(run)
@@ -149,9 +149,9 @@ def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Pre
 
 
 def detect_replaced(run: TrainedModel, texts: Sequence[str | Sentence]) -> list[list[TokenScore]]:
-  """For each text the probability "replaced" of its tokens, special ones left out, with character offsets.
+  """For each text the probability that each of its ordinary tokens was replaced, with character offsets.
 
-  Fill masks first: the discriminator never saw a mask token in training.
+  Fill masks first: the discriminator has never seen a mask token in training.
 
   Raises:
     UserError: as `encode`; or the run has no discriminator.
@@ -175,13 +175,13 @@ def _replaced_probabilities(params, batch, network: Predictor) -> Float[Array, "
 
 def embed(run: TrainedModel, texts: Sequence[str | Sentence], pooling: str | None = None
           ) -> list[Float[np.ndarray, "hidden"]]:
-  """For each text a vector of the kept encoder's last layer: the mean over its tokens, special ones too, or [CLS]'s.
+  """For each text a vector of the kept encoder's last layer: [CLS]'s, or the mean over all tokens, special ones too.
 
   Args:
-    pooling: mean | cls; None: as a folder of sentence-transformers says, with its normalisation, else the mean.
+    pooling: mean | cls; None: what a folder of sentence-transformers says, with its normalisation, else mean.
 
   Raises:
-    UserError: as `encode`; or `pooling` is unknown, or the folder's own is.
+    UserError: as `encode`; or `pooling`, or that of the folder, is unknown.
   """
   own = sentence_transformers.Embedding()
   if pooling is None and run.folder:
@@ -206,7 +206,7 @@ def pooled(params: PyTree, batch: dict[str, Array], network: Predictor, pooling:
 
 
 def judge_words(text: str, tokens: Sequence[TokenScore]) -> list[TokenScore]:
-  """Words and signs of a text with the highest probability among their tokens: one replaced piece spoils a word.
+  """Words and signs of a text, each with the highest probability among its tokens: one replaced piece spoils a word.
 
   >>> judge_words("a mat.", [TokenScore(0, 1, 0.25), TokenScore(2, 4, 0.5), TokenScore(4, 5, 0.75),
   ...                        TokenScore(5, 6, 0.0)])
@@ -248,7 +248,7 @@ def _check_masked_lm(run: TrainedModel, what: str) -> None:
 
 
 def check_electra(run: TrainedModel, what: str) -> None:
-  """Raises the UserError `what` where there is no discriminator."""
+  """Raises the UserError `what` if there is no discriminator."""
   if run.network.rtd_logits is None:
     raise UserError(what, got=f"objective.name={run.config.objective.name!r}",
                     allowed="a run with objective.name='rtd'",
@@ -259,17 +259,17 @@ def check_electra(run: TrainedModel, what: str) -> None:
 
 
 class SentenceAnswer(NamedTuple):
-  """Everything that a run says about one sentence."""
+  """All answers of a run about one sentence."""
 
   sentence: Sentence
   candidates: list[list[TokenCandidate]]  # per mask, best first
   filled: Sentence  # the best candidate in each mask; the sentence itself if it has none
   words: list[TokenScore] | None  # of `filled`; None: the run has no discriminator
-  combined: list[list[TokenCandidate]] | None = None  # as `candidates`, of both networks together; only if asked for
+  combined: list[list[TokenCandidate]] | None = None  # as `candidates`, by both networks together; only if asked for
 
 
 def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
-  """`encode`, for a text that the run has something to say about.
+  """`encode`, for a text that the run can answer.
 
   Raises:
     UserError: as `encode`; or there is no mask to fill and no discriminator to judge the words.
@@ -285,7 +285,7 @@ def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
 
 def answer(run: TrainedModel, texts: Sequence[str | Sentence], *, top_k: int = 5, with_combined: bool = False
            ) -> list[SentenceAnswer]:
-  """What the run says about each text; `with_combined` costs 100 passes a mask and is left out where it has no sense.
+  """The run's answers about each text; `with_combined` costs 100 passes a mask, and is ignored where it does not apply.
 
   Raises:
     UserError: as `encode_question`, or the run cannot do what is asked for.

@@ -1,7 +1,7 @@
 """Answers of a fine-tuned model: classes of a text or pair, tags of words, the best choice, an answer in a text.
 
-Texts are shown to the encoder by the functions of fine-tuning itself (`tasks`), so texts that are too long are cut as
-there; `Prediction.was_cut` says so.
+Texts are encoded by the functions that fine-tuning uses (`tasks`), so texts that are too long are cut in the same way;
+`Prediction.was_cut` says so.
 """
 
 import functools
@@ -29,30 +29,30 @@ class Prediction(NamedTuple):
   """An answer."""
 
   value: Any  # Classes, Tags, probabilities of the choices, or SpanAnswer
-  was_cut: bool  # whether the model read all of the texts
+  was_cut: bool  # whether a part of the texts was too long to be read
 
 
 class Classes(NamedTuple):
-  """What a classification head says."""
+  """The answer of a classification head."""
 
-  labels: tuple[str, ...]  # of a regression to one value none
-  values: Float[np.ndarray, "labels"]  # probabilities; of a regression the values themselves
-  scores: str  # how they were made of logits: softmax | sigmoid (each label may be true by itself) | none
+  labels: tuple[str, ...]  # () for a regression to one value
+  values: Float[np.ndarray, "labels"]  # probabilities; for a regression the values themselves
+  scores: str  # how they follow from the logits: softmax | sigmoid (each label may be true by itself) | none
 
 
 class Tags(NamedTuple):
   """The tag of each word."""
 
-  names: tuple[str, ...]  # of words that were cut off "O", or the first label
+  names: tuple[str, ...]  # "O", or the first label, for words that were cut off
   probabilities: Float[np.ndarray, "words"]  # of the words that were read
 
 
 class SpanAnswer(NamedTuple):
   """The best span of a context."""
 
-  text: str  # "": the model finds that the context does not answer the question
+  text: str  # "": according to the model, the context does not answer the question
   candidates: tuple[squad.Candidate, ...]  # the best first
-  null_odds: float  # how much likelier no answer is than one: a logit; of other code bases see `answer_questions`
+  null_odds: float  # logit of "no answer"; for other code bases' models see `answer_questions`
 
 
 # ---- encoding ----
@@ -85,7 +85,7 @@ def encode_words(run: TrainedModel, words: str | Sequence[str]) -> list[Feature]
 
 
 def encode_choices(run: TrainedModel, text: str, choices: Sequence[str], question: str | None = None) -> list[Feature]:
-  """A row for each choice, with the question in front of it if there is one (RACE).
+  """A row for each choice, after the question if there is one (RACE).
 
   Raises:
     UserError: the model has no multiple-choice head, a text is empty, or there is nothing to choose between.
@@ -118,7 +118,7 @@ def encode_question(run: TrainedModel, question: str, context: str) -> list[Feat
 
 
 def _check_head(run: TrainedModel, *heads: str) -> None:
-  """Raises where the model was not fine-tuned for one of these rows of `tasks.HEADS`."""
+  """Raises a UserError unless the model was fine-tuned for one of these rows of `tasks.HEADS`."""
   own = run.config.fine_tuned.head if "fine_tuned" in run.config else ""
   if own not in heads:
     raise UserError(f"This model was not fine-tuned for {' or '.join(head.replace('_', ' ') for head in heads)}",
@@ -161,11 +161,11 @@ def choose(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction
 
 
 def answer_questions(run: TrainedModel, asked: Sequence[list[Feature]]) -> list[Prediction]:
-  """An `SpanAnswer` to each question.
+  """A `SpanAnswer` to each question.
 
-  What was fine-tuned here on SQuAD 2.0 says by a head of its own whether there is an answer, with the threshold that
-  its dev set chose. Of others `null_odds` is the score of [CLS] as an answer minus that of the best one, and they
-  always answer: nobody can see from their files whether they have learnt not to.
+  A model that was fine-tuned here on SQuAD 2.0 has a head that says whether there is an answer, and a threshold chosen
+  on its dev set. Any other model always answers, because its files do not say whether it has learnt not to; its
+  `null_odds` are the score of [CLS] as an answer minus that of the best span.
   """
   settings, outputs, answers = run.config.fine_tuned, _outputs(run, asked), []
   head = HEADS[settings.head][0][0]
@@ -190,7 +190,7 @@ def _predictions(asked: Sequence[list[Feature]], values: list) -> list[Predictio
 
 
 def _outputs(run: TrainedModel, asked: Sequence[list[Feature]]) -> dict[str, list]:
-  """{head: its outputs for each row of each question}; rows of similar length are computed together."""
+  """{head: its outputs for each row of each question}; rows of similar length share a batch."""
   rows = [row for features_of in asked for row in features_of]
   values_of: dict[str, list] = {name: [None] * len(rows) for name in HEADS[run.config.fine_tuned.head][0]}
   chunks = batches.by_length(rows, ROWS[-1])

@@ -1,4 +1,4 @@
-"""Answers of a trained run about a sentence: fills masks, marks words that look replaced (ELECTRA Figure 2)."""
+"""Answers of a trained model about a sentence: filled masks, words that look replaced (ELECTRA Figure 2)."""
 
 import itertools
 import json
@@ -35,28 +35,27 @@ USAGE = """Fills the masks of a sentence, and marks the words that look replaced
   Many lines, as JSONL:    python -m electra_jax.tools.predict --workdir=runs/tiny --input=in.txt --output=out.jsonl
 
 Put each sentence in quotes; [MASK] and <mask> both stand for one hidden token. BERT and RoBERTa runs fill masks.
-ELECTRA runs fill them with the generator; then the discriminator judges every word, the likeliest tokens put in: red
-means "probably replaced". A sentence that begins with a dash goes behind `--`. Without a terminal or with NO_COLOR
-set, [brackets] take the place of colours.
+ELECTRA runs fill them with the generator; then the discriminator judges every word of the filled sentence: red means
+"probably replaced". A sentence that begins with a dash goes after `--`. Without a terminal or with NO_COLOR set,
+[brackets] take the place of colours.
 
 FOLDER: an export, or published weights with their vocabulary next to them: Hugging Face's, a released TensorFlow
-checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Files are text, a sentence a line, or .jsonl, .csv and .tsv
-with a field or column of each name; answers are JSON lines with the number of the line they answer. --task says what
-is asked."""
+checkpoint of BERT or ELECTRA, fairseq's RoBERTa. Input files are text with a sentence a line, or .jsonl, .csv and .tsv
+with a field or column for each name; answers are JSON lines with the number of the line they answer. --task chooses
+the question."""
 
 Answered = tuple[int, Item, Any]  # line number from 1, question, answer
-CHUNK_LINES = 1024  # read at once from --input: a few batches, sorted by length
+CHUNK_LINES = 1024  # lines of --input that are answered together: a few batches, sorted by length
 
 
 def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
                    ) -> Iterator[tuple[int, dict[str, Any]]]:
-  """(line number from 1, {field: text}) of a text file, one a line, or of a table (`data.tables`); no blank lines.
+  """(line number from 1, {field: text}) of a text file's lines or a table's records; blank lines are skipped.
 
-  A line of text is the first field, so it will do only where there is no other. Fields in `lists` may be lists of
-  texts.
+  A line of text is the only field, so several fields need a table. Fields in `lists` may be lists of texts.
 
   Raises:
-    UserError: the file is missing or no text, or a record lacks a field.
+    UserError: the file is missing or not text, or a record lacks a field.
   """
   example = json.dumps({field: ["Some", "text."] if field in lists else "Some text." for field in fields})
   kinds, is_table = ", ".join(tables.KINDS), tables.kind_of(path) is not None
@@ -80,7 +79,7 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
 
 
 def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKind, **options) -> Iterator[Answered]:
-  """Every question of a file with its answer, in its order, with a progress bar; a chunk is in memory.
+  """Every question of a file with its answer, in order, with a progress bar; only one chunk is in memory.
 
   Raises:
     UserError: as `read_questions` (for the whole file, before the first answer) and `task.encode`, with the line.
@@ -127,12 +126,12 @@ def write_records(answers: Iterator[Answered], path: str, task: QuestionKind) ->
 
 
 def json_line(task: QuestionKind, number: int, item: Item, answer: Any) -> str:
-  """An answer as a line of JSON, under the number of its question's line."""
+  """An answer as a line of JSON, with the number of its question's line."""
   return json.dumps({"line": number} | task.record(item, answer), ensure_ascii=False) + "\n"
 
 
 def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
+  """Defines the flags; not at import, as other tools have flags of the same names."""
   flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the run's "
                       "data.text_field; .gz and .zst are unpacked.")
   flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
@@ -140,17 +139,17 @@ def define_flags() -> None:
   flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")
   flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
   flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
-  flags.DEFINE_enum("pooling", None, ["mean", "cls"], "Of --task=embed: the mean over all tokens, or [CLS]; by default "
-                    "what a folder of sentence-transformers says, and the mean of others.")
-  flags.DEFINE_string("pair", "", "Of --task=classify: the second text.")
+  flags.DEFINE_enum("pooling", None, ["mean", "cls"], "For --task=embed: the mean over all tokens, or [CLS]; by "
+                    "default what a folder of sentence-transformers says, else the mean.")
+  flags.DEFINE_string("pair", "", "For --task=classify: the second text.")
   flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
-  flags.DEFINE_boolean("combined", None, "Of an ELECTRA: also rank each mask's candidates by both networks together "
+  flags.DEFINE_boolean("combined", None, "For an ELECTRA: also rank each mask's candidates by both networks together "
                        "(Appendix E), 100 passes a mask; by default for sentences, not for --input.")
   flags.declare_key_flag("workdir")
 
 
 def main(argv: list[str]) -> None:
-  """Reads the flags, loads the model, answers on the screen or into a file."""
+  """Reads the flags, loads the model, and answers on the screen or into a file."""
   texts, task = argv[1:], TASKS[FLAGS.task]
   if not FLAGS.workdir:
     raise UserError("--workdir is missing", got="nothing", allowed="the folder of a run that has a checkpoint",

@@ -20,11 +20,11 @@ class Screen(NamedTuple):
 
   @property
   def brackets(self) -> bool:
-    """Whether marks have to do without colours."""
+    """Whether words are marked with brackets, for lack of colours."""
     return not self.console.is_terminal or self.console.no_color
 
   def line(self, name: str, text: Text) -> None:
-    """One named line; the terminal breaks it where it must."""
+    """Prints one named line; the terminal wraps it."""
     self.console.print(Text.assemble((f"  {name:{COLUMN}}", "dim"), text), soft_wrap=True)
 
   def judged(self, text: str, words: Sequence[TokenScore]) -> Text:
@@ -66,7 +66,7 @@ def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
 
 
 def marked_masks(sentence: Sentence) -> Text:
-  """The sentence as it was given, in bold, its masks set off."""
+  """The sentence as given, in bold, with its masks in another colour."""
   shown = Text(sentence.text, style="bold")
   for position in sentence.masks:
     shown.stylize("cyan", *sentence.offsets[position])
@@ -75,7 +75,7 @@ def marked_masks(sentence: Sentence) -> Text:
 
 def show_candidates(name: str, position: int, candidates: Sequence[TokenCandidate], screen: Screen,
                     combined: Sequence[TokenCandidate] = ()) -> None:
-  """The table of one mask: rank, token, probability, and a bar of that length; on its right the `combined` ranking."""
+  """Prints the table of one mask: rank, token, probability, a bar of that length; to the right `combined`'s ranking."""
   shown, right = [], []
   for those, texts in ((candidates, shown), (combined, right)):
     for candidate in those:
@@ -94,14 +94,14 @@ def show_candidates(name: str, position: int, candidates: Sequence[TokenCandidat
 
 
 def show_most_suspicious(text: str, words: Sequence[TokenScore], screen: Screen) -> None:
-  """Where no word reaches the threshold, which one comes closest."""
+  """If no word reaches the threshold, prints which one comes closest."""
   if words and (most := max(words, key=lambda word: word.probability)).probability < screen.threshold:
     screen.line("", Text(f"nothing reaches {screen.threshold:.0%}; closest: {text[most.start:most.end]} "
                          f"{most.probability:.0%}", style="dim"))
 
 
 def legend(screen: Screen) -> Text:
-  """What the marks mean."""
+  """A line that explains the marks."""
   limit = screen.threshold
   text = Text("Legend: ", style="dim")
   if screen.brackets:

@@ -1,4 +1,4 @@
-"""Questions to a model, a row for each --task: what a line holds, who answers, how the answer is written."""
+"""Questions to a model, a row for each --task: its fields, who answers, how the answer is written."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,20 +13,20 @@ from electra_jax.inference.task_heads import Prediction
 from electra_jax.tasks import Feature
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
-NUM_SPANS = 5  # candidates of an answer that are written
+NUM_SPANS = 5  # candidates that are written with an answer
 
 
 class QuestionKind(NamedTuple):
   """A row of TASKS."""
 
   what: str  # for --help
-  fields: tuple[str, ...]  # of a question; the first is also what a sentence on the command line and a .txt line is
-  encode: Callable[[TrainedModel, Item], Any]  # a question as `answer` takes it; raises UserError where there is none
+  fields: tuple[str, ...]  # of a question; a sentence on the command line or a line of .txt is the first
+  encode: Callable[[TrainedModel, Item], Any]  # a question as `answer` takes it; raises UserError if it cannot be asked
   answer: Callable[..., list[Any]]  # (run, encoded questions, **options) -> an answer each; every option has a default
   record: Callable[[Item, Any], dict]  # a question and its answer as JSON
-  optional: tuple[str, ...] = ()  # further fields that a .jsonl line may have
+  optional: tuple[str, ...] = ()  # further fields that a record may have
   lists: tuple[str, ...] = ()  # fields that may be lists of texts
-  is_drawn: bool = False  # whether predict_screen can draw the answers; the others are shown as JSON lines
+  is_drawn: bool = False  # whether predict_screen can draw the answers; others are shown as JSON lines
 
   def answers(self, run: TrainedModel, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
     """Each question with its answer.
@@ -46,7 +46,7 @@ class QuestionKind(NamedTuple):
 
 def answer_sentences(run: TrainedModel, encoded: Sequence[Sentence], *, top_k: int = 5, with_combined: bool = False,
                      **unused) -> list[SentenceAnswer]:
-  """Everything that the run says about each sentence."""
+  """All answers of the run about each sentence."""
   return pretraining_heads.answer(run, encoded, top_k=top_k, with_combined=with_combined)
 
 
@@ -84,7 +84,7 @@ def _judged(text: str, words: Sequence[TokenScore]) -> list[dict]:
 
 
 def encode_text(run: TrainedModel, item: Item) -> str:
-  """The text itself, of which `embed` may want another case."""
+  """The text itself, checked: `embed` may have to lowercase it first."""
   pretraining_heads.encode(run, item["text"])
   return item["text"]
 
@@ -95,7 +95,7 @@ def embed(run: TrainedModel, texts: Sequence[str], *, pooling: str | None = None
 
 
 def record_embedding(item: Item, vector: np.ndarray) -> dict:
-  """With the seven digits that a float32 has."""
+  """The vector as JSON, with the seven digits that a float32 has."""
   return {"text": item["text"], "embedding": [float(f"{x:.7g}") for x in vector]}
 
 
@@ -112,7 +112,7 @@ def _record(item: Item, prediction: Prediction, **more) -> dict:
 
 
 def record_classes(item: Item, prediction: Prediction) -> dict:
-  """The likeliest label and all probabilities; of labels that may be true together also those of at least one half; of
+  """The likeliest label and all probabilities; where several labels may be true, also those of at least one half; for
   a regression its value or values.
   """
   labels, values, scores = prediction.value
@@ -134,22 +134,22 @@ def record_tags(item: Item, prediction: Prediction) -> dict:
 
 
 def record_choice(item: Item, prediction: Prediction) -> dict:
-  """The likeliest choice with its number from 0, and all probabilities."""
+  """The likeliest choice, its index from 0, and all probabilities."""
   best = int(prediction.value.argmax())
   return _record(item, prediction, choice=item["choices"][best], number=best,
                  probabilities=[_rounded(float(p)) for p in prediction.value])
 
 
 def record_answer(item: Item, prediction: Prediction) -> dict:
-  """The answer ("": there is none), and the candidates with their places in the context.
+  """The answer ("" for none), and the candidates with their places in the context.
 
-  `null_odds`: how much likelier no answer is than one, see `task_heads.answer_questions`.
+  `null_odds`: see `task_heads.answer_questions`.
   """
   text, candidates, odds = prediction.value
   shown = [{"text": c.text, "start": c.start, "end": c.end, "score": _rounded(c.start_logit + c.end_logit),
             "probability": _rounded(c.probability)} for c in candidates[:NUM_SPANS]]
   record = _record(item, prediction, answer=text, null_odds=_rounded(odds), candidates=shown)
-  del record["context"]  # it may be long, and the line number tells which it is
+  del record["context"]  # it may be long, and the line number identifies it
   return record
 
 
@@ -180,7 +180,7 @@ def items_of(task: QuestionKind, arguments: Sequence[str], pair: str = "") -> li
 
 
 TASKS = {
-  "auto": QuestionKind("masks filled and replaced words marked, whatever the model can", ("text",),
+  "auto": QuestionKind("masks filled and replaced words marked, as far as the model can", ("text",),
                lambda run, item: pretraining_heads.encode_question(run, item["text"]), answer_sentences,
                record_sentence, is_drawn=True),
   "embed": QuestionKind("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
