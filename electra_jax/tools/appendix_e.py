@@ -1,4 +1,4 @@
-"""Accuracy of an ELECTRA as a masked LM on its held-out text, both networks together (ELECTRA Appendix E)."""
+"""Accuracy of an ELECTRA as a masked LM on held-out text, with both networks together (ELECTRA Appendix E)."""
 
 import functools
 
@@ -16,25 +16,25 @@ from electra_jax.objectives import electra_mlm
 
 FLAGS = flags.FLAGS
 
-USAGE = """Measures how often generator and discriminator together name a masked token (ELECTRA Appendix E).
+USAGE = """Measures how often generator and discriminator together predict a masked token (ELECTRA Appendix E).
 
   python -m electra_jax.tools.appendix_e --workdir=runs/base --examples=256
 
-Prints electra_mlm/accuracy next to the generator's own on the same positions, and the share of originals among the
-candidates. 100 passes of the discriminator for each masked position: a few hundred examples are enough."""
+Prints electra_mlm/accuracy next to the generator's own at the same positions, and the share of originals among the
+candidates. It takes 100 passes of the discriminator for each masked position: a few hundred examples are enough."""
 
 
 def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   """The metrics of `electra_mlm.accuracy` over the first held-out examples of a run's newest checkpoint.
 
   Raises:
-    UserError: there is no run or no held-out example, or Appendix E does not hold for it.
+    UserError: there is no run or no held-out example, or Appendix E does not apply to it.
   """
   run = pretraining_heads.load(workdir)
   config = run.config
   if not electra_mlm.applies(config):
-    raise UserError("Appendix E does not hold for this run", got=f"objective.name={config.objective.name}",
-                    allowed="a discriminator of all tokens next to a learned generator that may draw the original",
+    raise UserError("Appendix E does not apply to this run", got=f"objective.name={config.objective.name}",
+                    allowed="a discriminator of all tokens with a learned generator that may draw the original",
                     fix="give the workdir of an ELECTRA")
   heldout = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, run.tokenizer)
   if not len(heldout):

@@ -1,4 +1,4 @@
-"""Speed of the train step of a recipe, and of its data, on this machine.
+"""Speed of a recipe's train step, and of its data, on this machine.
 
 `step` compiles the real train step, runs it on synthetic rows and prints JSON; `data` is in `bench_data`.
 """
@@ -26,13 +26,13 @@ from electra_jax.training import setup
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
-flags.DEFINE_integer("windows", 3, "Timed windows; the median counts.", lower_bound=1)
-flags.DEFINE_integer("window_steps", 20, "Steps of a window.", lower_bound=1)
-flags.DEFINE_float("text_megabytes", 8.0, "Of the corpus that `data` prepares.", lower_bound=0.01)
-flags.DEFINE_float("seconds", 4.0, "That `data` reads with each reader and length.", lower_bound=0.01)
+flags.DEFINE_integer("windows", 3, "Timed windows, of which the median counts.", lower_bound=1)
+flags.DEFINE_integer("window_steps", 20, "Steps in a window.", lower_bound=1)
+flags.DEFINE_float("text_megabytes", 8.0, "Size of the part of the corpus that `data` prepares.", lower_bound=0.01)
+flags.DEFINE_float("seconds", 4.0, "Time for which `data` reads with each reader and length.", lower_bound=0.01)
 flags.DEFINE_string("profile", "", "Folder for a profiler trace of one window; empty = none.")
 flags.DEFINE_bool("breakdown", False, "Also time the step without each of its parts; compiles it six times more.")
-flags.DEFINE_string("compare", "", "JSON file of an earlier `step`: the change against it is printed, too.")
+flags.DEFINE_string("compare", "", "JSON file of an earlier `step`; also prints the changes since.")
 
 USAGE = """Times the train step of a recipe on synthetic rows: the arithmetic alone, without reading data.
 
@@ -43,7 +43,7 @@ Prints one line of JSON: tokens_per_second, step_ms (the median of the windows),
 peak and against a large matrix product measured in the same process, compile_seconds, peak_gib, loss.
 
   python -m electra_jax.tools.bench step --config=configs/small.py --breakdown     what each part of the step costs
-  python -m electra_jax.tools.bench step --config=configs/small.py > before.json   then, after a change:
+  python -m electra_jax.tools.bench step --config=configs/small.py > before.json   and, after a change:
   python -m electra_jax.tools.bench step --config=configs/small.py --compare=before.json
 
 Or times the data, without the train step:
@@ -52,13 +52,13 @@ Or times the data, without the train step:
   python -m electra_jax.tools.bench data --config=configs/base.py --config.data.path=/path/to/text \\
     --config.data.tokenizer.path=/path/to/vocab.txt --config.data.tokenizer.kind=wordpiece --text_megabytes=32
 
-Prints how fast the text becomes shards next to the bare tokenizer library, each in one process, and how fast masked
-batches of length 128 and 512 are read. "Of a core" divides by processor time instead of the clock's, for machines that
-others use, too. `python -m benchmarks.data_peer` adds Hugging Face's way."""
+Prints how fast text becomes shards, next to the bare tokenizer library, each in one process, and how fast masked
+batches of length 128 and 512 are read. "Of a core" divides by processor time instead of wall time, for machines that
+are busy with other work, too. `python -m benchmarks.data_peer` adds Hugging Face's way."""
 
 
 def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
-  """Full rows of random ordinary ids with the recipe's shapes and number of masked positions."""
+  """Full rows of random ordinary ids, with the recipe's shapes and number of masked positions."""
   rng = np.random.default_rng(0)
   rows, length = config.train.batch_size, config.data.sequence_length
   slots = config_lib.num_predictions(config.data.masking.rate, length)
@@ -76,20 +76,20 @@ def synthetic_batch(config: ConfigDict) -> dict[str, np.ndarray]:
   return batch
 
 
-# Part -> what a step without it has instead. Parts overlap (a generator has attention of its own), so they do not add
-# up to the step.
+# Part -> the keys of a step without it. Parts overlap (a generator has attention, too), so they do not add up to the
+# step.
 PARTS = {
   "attention dropout": {"model.attention_probs_dropout_prob": 0.0},
   "all dropout": {"model.attention_probs_dropout_prob": 0.0, "model.hidden_dropout_prob": 0.0},
   "half of the layers": {},  # filled in by `breakdown`
   "generator and masked LM": {"generator.kind": "unigram"},
   "LAMB's ratios": {"optimizer.name": "adamw"},
-  "kernels": {"train.kernels": "xla"},  # what the compiler's own code would cost instead: negative where it is slower
+  "kernels": {"train.kernels": "xla"},  # the compiler's own code instead: negative if that is slower
 }
 
 
 def breakdown(given: ConfigDict, whole_ms: float, **how) -> dict[str, float]:
-  """Part -> milliseconds that the step takes less without it (`PARTS`)."""
+  """Part of `PARTS` -> how many milliseconds less the step takes without it."""
   parts = dict(PARTS)
   parts["half of the layers"] = {"model.num_hidden_layers": max(1, given.model.num_hidden_layers // 2)}
   if given.objective.name not in ("rtd", "electra_15", "replace_mlm", "all_tokens_mlm"):
@@ -105,7 +105,11 @@ def breakdown(given: ConfigDict, whole_ms: float, **how) -> dict[str, float]:
 
 
 def compared(now: dict, path: str) -> str:
-  """A table of the figures of both, and the change in percent."""
+  """A table of the earlier and the new figures, with the change in percent.
+
+  Raises:
+    UserError: the file with the earlier figures cannot be read.
+  """
   try:
     with open(path, encoding="utf-8") as file:
       before = json.loads(file.read().strip().splitlines()[-1])
@@ -169,7 +173,7 @@ def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: s
 
 @functools.cache
 def matmul_flops_per_second() -> float:
-  """What a large bfloat16 product (float32 on CPU) reaches on the first device, FLOP/s."""
+  """FLOP/s of a large bfloat16 matrix product (float32 on CPU) on the first device."""
   size, dtype = (1024, jnp.float32) if jax.default_backend() == "cpu" else (8192, jnp.bfloat16)
   a, b = (jax.random.normal(jax.random.key(i), (size, size), dtype) for i in range(2))
   product = jax.jit(jnp.matmul)

@@ -1,4 +1,4 @@
-"""Memory and speed of a recipe on a TPU slice that is not here: its real train step, compiled."""
+"""Memory and speed of a recipe on a TPU slice that is not here, from its compiled train step."""
 
 import math
 import sys
@@ -25,9 +25,9 @@ from electra_jax.training.memory import StepMemory
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(main_lib)  # --config appears in --help
 flags.DEFINE_string("topology", None, "The slice: v4:4x4x4, v5e:16x16, v5p:4x4x8, v6e:8x8; or cpu:8, fake CPU devices.")
-flags.DEFINE_integer("slices", 1, "So many of these slices, joined by their hosts' network; they share the data axis.",
+flags.DEFINE_integer("slices", 1, "Number of such slices, joined by their hosts' network; they share the data axis.",
                      lower_bound=1)
-flags.DEFINE_bool("kernels", False, "Also print the cycles that a TPU's compiler expects of each part of the model.")
+flags.DEFINE_bool("kernels", False, "Also print the cycles that the TPU compiler expects for each part of the model.")
 
 USAGE = """Compiles the train step of a recipe for devices that are not here; no array is made, no hardware is needed.
 
@@ -38,23 +38,23 @@ USAGE = """Compiles the train step of a recipe for devices that are not here; no
   python -m electra_jax.tools.compile_check configs/large.py --topology=v5e:8x8 --slices=4
   python -m electra_jax.tools.compile_check configs/tiny.py --topology=cpu:8 --config.mesh.fsdp=4
 
-Prints the memory of a chip against what it has, operations and bytes by the compiler's count, the collectives of the
-program, and the time of a step with its MFU, twice. At best: by data sheet, with each byte of state and temporaries
-read and written once; no faster. Expected: the sum of what the compiler expects of its own kernels.
-Compiling takes minutes of one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
+Prints the memory that a chip needs and has, operations and bytes by the compiler's count, the collectives of the
+program, and two estimates of a step's time and MFU. At best: a lower bound from the data sheet, with each byte of state
+and temporaries read and written once. Expected: the sum of what the compiler expects of its own kernels.
+Compiling takes minutes on one core, 4 for ELECTRA-Base, more for large recipes, whatever the slice's size.
 TPU slices need the compiler: pip install libtpu==0.0.42.1 (Linux)."""
 
 TRIES_OF_REMAT = {"none": "dots", "all_dots": "dots", "dots": "full"}
 
 
 class Report(NamedTuple):
-  """What a mesh gives; `memory` is None where the program does not fit."""
+  """The program on a mesh; `memory` is None if it does not fit."""
 
   mesh: dict[str, int]
-  fault: str  # why it cannot be compiled; "" where it can
+  fault: str  # why it cannot be compiled; "" if it can
   memory: StepMemory | None = None
   program_flops: float = 0.0  # of one device and step
-  program_bytes: float = 0.0  # likewise; what stays in the chip's fast memory counts too
+  program_bytes: float = 0.0  # likewise, including what stays in the chip's fast memory
   collectives: tuple[compile_collectives.Collective, ...] = ()
   roofline: Roofline | None = None  # None on CPU
   seconds: float = 0.0  # that tracing and compiling took
@@ -109,7 +109,7 @@ def verdict(report: Report, config: ConfigDict, hbm: float) -> str:
 
 
 def show(report: Report, config: ConfigDict, devices: list, chip: Chip | None, console: Console) -> None:
-  """Prints a table, and the collectives."""
+  """Prints a table and the collectives."""
   hbm = chip.hbm if chip else math.inf
   cells = {"mesh": " ".join(f"{axis}={size}" for axis, size in report.mesh.items())}
   if report.memory:
@@ -160,7 +160,7 @@ def main(argv: list[str]) -> None:
 
 
 def with_config_flag(argv: list[str]) -> list[str]:
-  """`tool configs/base.py --x` as `tool --config=configs/base.py --x`: overrides must come behind the recipe."""
+  """`tool configs/base.py --x` as `tool --config=configs/base.py --x`: overrides must come after the recipe."""
   return [argv[0], f"--config={argv[1]}", *argv[2:]] if argv[1:] and not argv[1].startswith("-") else argv
 
 

@@ -1,10 +1,10 @@
-"""Collectives of a compiled program: how often they run, and how many bytes they move."""
+"""Collectives of a compiled program: how often they run and how many bytes they move."""
 
 import dataclasses
 import math
 import re
 
-BETWEEN_SLICES = "send"  # to the host, whose network joins slices; sums within them are collectives of their own
+BETWEEN_SLICES = "send"  # to the host, whose network joins slices; sums within slices are separate collectives
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", BETWEEN_SLICES)
 
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{\s*(?:/\*.*\*/)?$")
@@ -22,16 +22,16 @@ CALLED = re.compile(r"(?:calls|to_apply|body|condition|called_computations|branc
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-  """One collective of the program of one device."""
+  """A collective in the program of one device."""
 
   kind: str  # of KINDS
   size: int  # bytes of its result on this device; of a reduce-scatter, of its operand
-  group: int  # devices that take part together
-  times: int  # per step: how often the loop around it runs
+  group: int  # devices in a group
+  times: int  # runs per step: those of the loop around it
 
   @property
   def sent(self) -> float:
-    """Bytes that this device sends in one step, by the ring algorithm; an all-reduce goes around twice."""
+    """Bytes that this device sends in a step by the ring algorithm, which goes around twice for an all-reduce."""
     rounds = 2 if self.kind == "all-reduce" else 1
     share = 1 if self.kind in ("collective-permute", BETWEEN_SLICES) else (self.group - 1) / self.group
     return rounds * share * self.size * self.times
@@ -40,8 +40,8 @@ class Collective:
 def parse(hlo: str, num_devices: int) -> tuple[Collective, ...]:
   """The collectives of a compiled program, `compiled.as_text()`.
 
-  A collective that the TPU compiler spreads over several fusions keeps one channel and counts once; reduce-scatters may
-  share one.
+  A collective that the TPU compiler spreads over several fusions has one channel and counts once; reduce-scatters that
+  share a channel count each.
   """
   computations, entry = computations_of(hlo)
   times = run_counts(computations, entry)
@@ -88,7 +88,7 @@ def _bytes(dtype: str, dimensions: str) -> int:
 
 
 def _group_size(line: str, num_devices: int) -> int:
-  """Devices of a group; all of them where the program names none."""
+  """Devices in a group; all of them if the program names none."""
   over_axes = MESH_GROUPS.search(line)
   if over_axes:
     sizes = {name: int(size) for name, size in re.findall(r"('[^']+')=(\d+)", over_axes.group(1))}
@@ -101,7 +101,7 @@ def _group_size(line: str, num_devices: int) -> int:
 
 
 def computations_of(hlo: str) -> tuple[dict[str, list[str]], str]:
-  """Name -> lines of every computation, and the name of the one that a step runs."""
+  """Name -> lines of every computation, and the name of the entry computation."""
   computations, entry, name = {}, "", ""
   for line in hlo.splitlines():
     head = COMPUTATION.match(line)
@@ -117,7 +117,7 @@ def computations_of(hlo: str) -> tuple[dict[str, list[str]], str]:
 
 
 def run_counts(computations: dict[str, list[str]], entry: str) -> dict[str, int]:
-  """How often each computation runs in a step at most; a loop of unknown length counts once."""
+  """Name -> how often a computation runs in a step at most; a loop of unknown length counts once."""
   times, waiting = {entry: 1}, [entry]
   while waiting:
     name = waiting.pop()
@@ -133,7 +133,7 @@ def run_counts(computations: dict[str, list[str]], entry: str) -> dict[str, int]
 
 
 def _trips(line: str, condition: list[str]) -> int:
-  """Of a loop: as the compiler notes it; else, where the condition is `i < constant` and i counts from 0, that."""
+  """Trips of a loop: those that the compiler notes, else the constant of a condition `i < constant`, else 1."""
   noted = TRIP_COUNT.search(line)
   if noted:
     return int(noted.group(1))

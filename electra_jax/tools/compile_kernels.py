@@ -1,8 +1,8 @@
 """Times of the kernels of a compiled program, by the TPU compiler's own estimate.
 
-The compiler writes beside each kernel the cycles that it expects, and chooses kernels by them. They know the memory
-that a kernel really reads, its layout and the vector units, which no data sheet does. For attention's kernels in
-Pallas, of which it writes nothing, there is our estimate. Nobody has timed any of them here.
+The compiler writes next to each kernel the cycles that it expects, and chooses kernels by them. They account for the
+memory that a kernel really reads, its layout and the vector units, as no data sheet can. For attention's kernels in
+Pallas it writes nothing; for these there is our estimate. None of the kernels was timed.
 """
 
 import re
@@ -14,14 +14,14 @@ from electra_jax.tools import compile_collectives
 
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 ATTENTION = re.compile(r"%attention_(forward|backward)[\w.]* = \(\w+\[(\d+),(\d+),(\d+)\]")  # [batch, length, columns]
-# Instruction words, one a cycle, that a program of `kernels.tpu_attention` takes, as counted in the compiler's finished
-# schedule for v5e, 512 tokens and dropout: beside its loop, and for each of four blocks in it. Memory is taken to keep
-# pace. Counted likewise, 128 tokens take 33 (forward) and 40 % more than what follows in proportion, 384 19 % backward.
+# Instruction words, one a cycle, of a program of `kernels.tpu_attention`, counted in the compiler's finished schedule
+# for v5e, 512 tokens and dropout: outside its loop, and for each of four blocks in it. We assume that memory keeps
+# pace. By the same count 128 tokens take 33 (forward) and 40 % more than in proportion, 384 take 19 % more backward.
 ATTENTION_SCHEDULES = {"forward": (663, 1154, 128), "backward": (1076, 1500, 384)}  # and the columns of a program
 OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 
-# Part of a model -> regex over op_names. A kernel belongs to the first part that it matches; what the compiler fuses
-# has one name, mostly that of a product.
+# Part of a model -> regex for op_names. A kernel belongs to the first part that matches; a fusion has a single name,
+# mostly that of a product.
 PARTS = {
   "attention, weights": r"/attention/(.*/)?(weights|attention_(forward|backward))/",
   "norms, dropout": r"/(norm|layer_norm|layernorm|dropout|output_dropout)[./]",
@@ -37,8 +37,8 @@ PARTS = {
 def by_part(hlo: str) -> dict[str, tuple[int, int]]:
   """Part of the model -> (kernels that a step runs, their cycles), in the order of PARTS.
 
-  Not in it: collectives, copies that run next to the kernels, and the few kernels without an estimate, which are all of
-  a CPU's. For attention in Pallas the estimate is ours, that for v5e whatever the chip.
+  Left out: collectives, copies that run next to the kernels, and the few kernels without an estimate (on a CPU all).
+  For attention in Pallas the estimate is ours for v5e, whatever the chip.
 
   Args:
     hlo: `compiled.as_text()`.
@@ -51,7 +51,7 @@ def by_part(hlo: str) -> dict[str, tuple[int, int]]:
 
 
 def table(parts: Mapping[str, tuple[int, int]], clock: float) -> Table:
-  """What each part of `by_part` takes; `clock` is the chip's, in cycles/s."""
+  """A table of the times of the parts from `by_part`; `clock` is the chip's, in cycles/s."""
   shown = Table(title="Kernels of a step, as the compiler expects them", title_justify="left")
   for heading in ("part", "kernels", "cycles", "ms", "%"):
     shown.add_column(heading, justify="left" if heading == "part" else "right")
@@ -77,7 +77,7 @@ def _kernels(hlo: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _attention_cycles(direction: str, batch: str, length: str, columns: str) -> int:
-  """Of one call of a kernel of `kernels.tpu_attention`: our estimate."""
+  """Our estimate for one call of a kernel of `kernels.tpu_attention`."""
   outside, inside, width = ATTENTION_SCHEDULES[direction]
   blocks = int(length) // 128
   return int(batch) * int(columns) // width * (outside + blocks * inside) * blocks // 4

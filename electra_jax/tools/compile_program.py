@@ -1,4 +1,4 @@
-"""Programs for devices that are not here: a slice of TPUs without its chips, and the train step for it."""
+"""Programs for devices that are not here: descriptions of TPU slices, and the train step lowered for them."""
 
 import contextlib
 import math
@@ -16,12 +16,12 @@ from electra_jax.tools.compile_roofline import CHIPS
 from electra_jax.training import setup
 from electra_jax.training.train_state import TrainState
 
-LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 asks for; `pip install "jax[tpu]"` finds that of any other jax
+LIBTPU = "libtpu==0.0.42.1"  # what jax 0.10.2 needs; `pip install "jax[tpu]"` finds that of another version
 MEGACORE = {"v4": {"chip_config_name": "megacore"}}  # both cores of a chip are one device, as on a TPU VM
 
 
 def make_devices(topology: str, slices: int = 1) -> list:
-  """The devices of so many slices `v5e:16x16`, or of `cpu:8`; they can be compiled for, not computed on.
+  """The devices of slices such as `v5e:16x16`, or of `cpu:8`, to compile for but not to compute on.
 
   Raises:
     UserError: there is no such slice, or the compiler for TPUs is not installed.
@@ -62,10 +62,10 @@ def _tpu_devices(chip: str, sides: str, slices: int) -> list:
                     fix=f"pip install {LIBTPU}") from error
   from jax.experimental import topologies
 
-  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # no cloud tells it where it runs
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no cloud to ask where it runs
   os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of this host, which has none: else libtpu complains
-  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several may compile at once: none touches a chip
+  os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # several processes may compile at once, without chips
   try:
     return list(topologies.get_topology_desc(f"{chip}:{sides}", platform="tpu", num_slices=slices,
                                              **MEGACORE.get(chip, {})).devices)
@@ -95,7 +95,7 @@ def lower_step(config: ConfigDict, devices: list) -> tuple[TrainState, dict, Any
 
 
 def out_of_memory(message: str) -> str:
-  """What the compiler says that a program lacks, in a few words.
+  """The compiler's message about a lack of memory, in a few words.
 
   >>> out_of_memory("RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (19.58G) exceeds HBM (15.75G).")
   'temporaries 19.58G of 15.75G'

@@ -1,4 +1,4 @@
-"""Least time of a compiled training step on a chip: arithmetic, memory, interconnect."""
+"""Lower bounds of the time of a compiled training step on a chip: arithmetic, memory, interconnect."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,9 +16,9 @@ class Chip:
   hbm: int  # bytes
   hbm_rate: float  # bytes/s
   link_rate: float  # bytes/s that one link of the interconnect sends
-  dimensions: int  # of the torus: two links for each
-  largest: int  # chips of its largest slice
-  clock: float  # cycles/s: the peak divided by what the matrix units do in a cycle
+  dimensions: int  # of the torus, with two links each
+  largest: int  # chips of the largest slice
+  clock: float  # cycles/s: the peak divided by the operations of the matrix units in a cycle
 
   @property
   def peak(self) -> float:
@@ -36,13 +36,13 @@ CHIPS = MappingProxyType({
 
 @dataclass(frozen=True)
 class Roofline:
-  """Bounds of a step's time from below, seconds, if all else overlaps."""
+  """Lower bounds of a step's time in seconds, each if everything else overlaps."""
 
   compute: float
   hbm: float
   interconnect: float
   needed: float  # of the products that the step needs, at the peak
-  kernels: float = 0.0  # by the compiler's own estimate, see compile_kernels; 0 where there is none
+  kernels: float = 0.0  # by the compiler's own estimate, see compile_kernels; 0 if there is none
 
   @property
   def seconds(self) -> float:
@@ -51,12 +51,12 @@ class Roofline:
 
   @property
   def expected_seconds(self) -> float:
-    """Its time by the compiler's estimate of the kernels, with all else beside them."""
+    """Its time by the compiler's estimate for the kernels, if everything else overlaps with them."""
     return max(self.seconds, self.kernels)
 
   @property
   def limit(self) -> str:
-    """Which bound makes `seconds`."""
+    """The name of the bound that is `seconds`."""
     return max(("compute", "hbm", "interconnect"), key=lambda name: getattr(self, name))
 
 
@@ -65,17 +65,17 @@ def estimate(chip: Chip, *, num_devices: int, model_flops: float, program_flops:
   """The bounds of one step.
 
   A group of devices that is smaller than the slice sends over one dimension of the torus, two links; all devices
-  together send over every dimension. What goes between slices is not in it: no data sheet has its rate.
+  together send over every dimension. Traffic between slices is left out, since no data sheet has its rate.
 
   Args:
     chip: a row of CHIPS.
     num_devices: of all slices.
     model_flops: `flops.model_flops(config).per_step`, of all devices.
     program_flops: of one device, by the compiler: with recomputation and elementwise operations.
-    least_bytes: of one device: state and temporaries, written once and read once.
+    least_bytes: of one device: state and temporaries, each written once and read once.
     collectives: of one device.
     kernel_cycles: of one device, all of `compile_kernels.by_part`.
-    slices: that share the devices.
+    slices: into which the devices are divided.
   """
   sending = sum(ring.sent / (chip.link_rate * 2 * (chip.dimensions if ring.group == num_devices // slices else 1))
                 for ring in collectives if ring.kind != BETWEEN_SLICES)

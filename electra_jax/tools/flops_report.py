@@ -1,4 +1,4 @@
-"""Costs of the papers' models, by our count next to theirs, and of a config on any hardware."""
+"""Costs of the papers' models, our counts next to theirs, and of a config on common hardware."""
 
 import csv
 import json
@@ -13,20 +13,20 @@ from electra_jax import main as main_lib
 from electra_jax.tools import flops_tables
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("format", "md", ["md", "csv", "json"], "What stdout holds: Markdown tables, or CSV or JSON alone.")
-flags.DEFINE_float("mfu", 0.4, "Share of the peak that training reaches.", lower_bound=0.001, upper_bound=1.0)
+flags.DEFINE_enum("format", "md", ["md", "csv", "json"], "What is printed: Markdown tables, or only CSV or JSON.")
+flags.DEFINE_float("mfu", 0.4, "Share of the peak FLOP/s that training reaches.", lower_bound=0.001, upper_bound=1.0)
 flags.DEFINE_integer("devices", 1, "Cards or TPU chips that share the work.", lower_bound=1)
 
-USAGE = """Counts training and inference FLOPs and parameters: the papers' rows, or your configs.
+USAGE = """Counts training and inference FLOPs and parameters: of the papers' rows, or of your recipes.
 
   python -m electra_jax.tools.flops_report                      every row of ELECTRA's tables next to the paper's figure
   python -m electra_jax.tools.flops_report configs/base.py configs/small.py --mfu=0.5 --devices=8
   python -m electra_jax.tools.flops_report --format=json > flops.json
 
-Two conventions, never mixed: the paper's (Appendix C) for its tables, matrix products alone for time and MFU
-(docs/flops.md)."""
+There are two conventions, which are never mixed: the paper's (Appendix C) for its tables, and only matrix products for
+time and MFU (docs/flops.md)."""
 
-# Dense FLOP/s of a card or a whole chip: bfloat16, on V100 float16.
+# Dense FLOP/s of a card or a whole chip in bfloat16; of a V100 in float16.
 HARDWARE = {
   "V100": flops.HARDWARE_PEAKS["Tesla V100-SXM2-16GB"], "A100": flops.HARDWARE_PEAKS["NVIDIA A100-SXM4-80GB"],
   "H100": flops.HARDWARE_PEAKS["NVIDIA H100 80GB HBM3"], "TPU v3": 2 * flops.HARDWARE_PEAKS["TPU v3"],  # two cores
@@ -43,7 +43,7 @@ TABLE_COLUMNS = {  # heading -> field of flops_tables.Row.as_dict()
 
 
 def component(term: str) -> str:
-  """The component that a term `network/term` belongs to; all of a generator's terms are its own component."""
+  """The component that a term `network/term` belongs to; all terms of a generator are one component."""
   network, name = term.split("/")
   if network == "generator":
     return "generator"
@@ -79,7 +79,7 @@ def config_row(name: str, config: ConfigDict, *, mfu: float, devices: int) -> di
 
 
 def cell(field: str, value: str | float | None) -> str:
-  """A value as a reader wants it: `6.43e19`, `+0.5 %`, `110M`."""
+  """A value as text: `6.430e19`, `+0.5 %`, `110.0M`."""
   if value is None:
     return "-"
   if isinstance(value, str):
@@ -111,7 +111,7 @@ def config_markdown(row: dict) -> str:
 
 
 def write_csv(rows: list[dict]) -> None:
-  """All rows to stdout; a term that a row lacks stays empty."""
+  """Prints all rows; a term that a row lacks stays empty."""
   flattened = [config_lib.flatten(row) for row in rows]
   writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(key for row in flattened for key in row)), lineterminator="\n")
   writer.writeheader()

@@ -1,6 +1,6 @@
-"""Costs of the rows of the papers' tables, by our count: ELECTRA Tables 1 and 2; its Appendix C's convention.
+"""Costs of the rows of ELECTRA Tables 1 and 2 by our count, in the convention of its Appendix C.
 
-Paper figures are those of the preprint (two digits) and, where a row says ICLR, of the conference version.
+The paper's figures are those of the preprint (two digits) or, if a row says ICLR, of the conference version.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ INFERENCE_LENGTH = 128  # Table 1: "Infer FLOPs assumes single length-128 input"
 
 @dataclass(frozen=True)
 class PaperRow:
-  """One model of a table: what the paper prints, what the released counting script prints, and our counts."""
+  """A model of a table: our counts, and the figures of the paper and of the released counting script."""
 
   name: str
   source: str
@@ -23,11 +23,11 @@ class PaperRow:
   paper_train_flops: float | None = None
   paper_inference_flops: float | None = None
   paper_parameters: float | None = None
-  reference_train_flops: float | None = None  # the released script's; the papers round or count otherwise
+  reference_train_flops: float | None = None  # the released script's; the papers round, or count differently
   note: str = ""
 
   def as_dict(self) -> dict:
-    """The fields and the relative differences of our counts from the paper's and the script's."""
+    """The fields, and the relative differences of our counts from the paper's and the script's."""
     def difference(ours, theirs):
       return None if ours is None or theirs is None else ours / theirs - 1
 
@@ -56,21 +56,21 @@ T5_DECODER = replace(T5_ENCODER, cross_attention=True, mlm_share=1.0)
 
 
 def training(networks: tuple[NetworkSizes, ...], batch_size: int, num_steps: float) -> float:
-  """Operations of a run of the networks together, each token through all of them."""
+  """Operations of training the networks together, with each token going through all of them."""
   return BACKWARD * num_steps * batch_size * sum(net.length * sum(paper_forward(net).values()) for net in networks)
 
 
 def inference(net: NetworkSizes) -> float:
   """Operations of one input of 128 tokens: the encoder and a hidden layer with one output at every token.
 
-  A classifier needs that layer at [CLS] alone; the released script counts it at each token, and so do the tables.
+  A classifier needs that layer only at [CLS]; the released script, and so the tables, count it at each token.
   """
   single = replace(net, length=INFERENCE_LENGTH, heads_on_top=("rtd",))
   return INFERENCE_LENGTH * sum(paper_forward(single).values())
 
 
 def parameters(net: NetworkSizes, *, positions: int = 512, shared_layers: bool = False) -> int:
-  """Parameters of an encoder with its embeddings and layer norms, without a head or pooler."""
+  """Parameters of an encoder with its embeddings and layer norms, without head and pooler."""
   tables = net.embed * (net.vocab + positions + net.type_vocab + 2)  # 2: the layer norm
   projection = 0 if net.embed == net.hidden else (net.embed + 1) * net.hidden
   attention = 4 * net.hidden * (net.queries or net.hidden) + 3 * (net.queries or net.hidden) + net.hidden
@@ -85,7 +85,7 @@ FILTERS = {1: 32, 2: 32, 3: 64, 4: 128, 5: 256, 6: 512, 7: 1024}  # characters t
 
 
 def elmo_forward() -> dict[str, float]:
-  """Operations per token; the training softmax is over 8192 sampled words in each direction."""
+  """Operations per token; in training the softmax is over 8192 sampled words in each direction."""
   filters = sum(FILTERS.values())
   places = sum(width * count * (CHARACTERS - width + 1) for width, count in FILTERS.items())
   lstm = 2 * (4 * LSTM_CELLS * 2 * LSTM_WIDTH + LSTM_CELLS * LSTM_WIDTH)  # four gates, then the projection
@@ -107,10 +107,10 @@ PREDICTED = 85
 
 
 def xlnet_forward(length: int, *, two_streams: bool, lookup: bool) -> float:
-  """Operations of one sequence. No memory of earlier segments, relative positions projected once for 32 sequences and
-  no lookup are our assumptions, chosen because they meet the script's total: that row is no independent check.
+  """Operations of one sequence. That there is no memory of earlier segments and no lookup, and that relative positions
+  are projected once for 32 sequences, is assumed to meet the script's total, so that this row is no independent check.
 
-  `lookup` counts the token table as a product, as for every other model at inference.
+  `lookup` counts the token table as a product, as for every other model in inference.
   """
   h, layers, vocab, queried = 1024, 24, 32000, PREDICTED if two_streams else 0
   streams = 2 if two_streams else 1
@@ -131,7 +131,7 @@ def xlnet_parameters() -> int:
 
 def _row(name: str, source: str, networks: tuple[NetworkSizes, ...], batch_size: int, num_steps: float, *paper,
          reference: float | None = None, note: str = "", **counting) -> PaperRow:
-  """`paper`: training operations, inference operations, parameters; the last network is the one that is kept."""
+  """A row. `paper`: training operations, inference operations, parameters; the last network is the kept one."""
   kept = networks[-1]
   return PaperRow(name, source, training(networks, batch_size, num_steps), inference(kept),
                   parameters(kept, **counting), *paper, reference_train_flops=reference, note=note)
@@ -143,7 +143,7 @@ def rows() -> list[PaperRow]:
 
 
 def speedups() -> dict[str, str]:
-  """Model -> how the tables compare it: with BERT-Base in training / inference (Table 1), with ELECTRA-400K (Table 2).
+  """Model -> its comparison with BERT-Base in training / inference (Table 1) or with ELECTRA-400K (Table 2).
 
   >>> speedups()["BERT-Small"], speedups()["BERT-Large"]
   ('45x / 7.8x', '(0.27x)')

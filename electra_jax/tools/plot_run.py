@@ -1,4 +1,4 @@
-"""Curves of one or several workdirs in one picture."""
+"""Curves of one or several runs in one picture."""
 
 import math
 import os
@@ -19,7 +19,7 @@ USAGE = """Draws the curves of one or several runs into one picture: losses, qua
   Several, one picture:  python -m electra_jax.tools.plot_run runs/tiny runs/other --out=both.png
 
 One run has a colour for each curve; several have a colour for each run and a line style for each curve. The picture is
-curves.png in the first WORKDIR unless --out says otherwise. A run that is still running is drawn as far as it is."""
+curves.png in the first WORKDIR unless --out says otherwise. An unfinished run is drawn as far as it has come."""
 
 # Title, unit of the y axis, and the curves: (split, metric, label, line). A split of None means any.
 PANELS = (
@@ -46,13 +46,13 @@ CONSTANTS = ("eval/unigram_entropy", "rtd/constant_loss")  # drawn as a level ac
 
 
 def plot_runs(workdirs: Sequence[str], out: str) -> str:
-  """Draws loss, quality and speed over steps, the runs overlaid, and returns `out`; the file appears whole.
+  """Draws loss, quality and speed over steps, with the runs overlaid, and returns `out`; the file appears whole.
 
-  Panels without a value in any run (RTD of a masked LM) are left out.
+  Panels without a value in any run (such as RTD's for a masked LM) are left out.
 
   Args:
     workdirs: folders with a metrics.jsonl.
-    out: the picture's path; its ending gives the format: png, pdf, svg.
+    out: the picture's path; its suffix gives the format: png, pdf or svg.
 
   Raises:
     UserError: a workdir has no metrics, none of them can be drawn, or `out` cannot be written.
@@ -78,7 +78,7 @@ def panels_of(runs: Mapping[str, list[dict]]) -> list:
 
 
 def _label(workdir: str, workdirs: Sequence[str]) -> str:
-  """The folder's name, or its path where two share the name."""
+  """The folder's name, or its path if two folders share the name."""
   names = [os.path.basename(os.path.abspath(other)) for other in workdirs]
   name = os.path.basename(os.path.abspath(workdir))
   return name if names.count(name) == 1 else workdir
@@ -115,7 +115,7 @@ def draw(axes: Any, panel: tuple, runs: Mapping[str, list[dict]]) -> None:
 
 
 def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
-  """What the colours mean, then what the lines mean: runs + curves entries rather than runs x curves."""
+  """The legend: what the colours mean, then the line styles; runs + curves entries instead of runs x curves."""
   from matplotlib.lines import Line2D
   drawn = {line.get_label() for line in axes.lines}
   entries = [Line2D([], [], color=plotting.COLOURS[number % len(plotting.COLOURS)], label=run)

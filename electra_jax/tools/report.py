@@ -1,4 +1,4 @@
-"""Report of a run: one HTML page without any other file: results, curves, samples, cost, recipe."""
+"""Report of a run as one self-contained HTML page: results, curves, samples, cost, recipe."""
 
 import json
 import math
@@ -25,38 +25,37 @@ from electra_jax.training import workdir as workdir_lib
 
 FLAGS = flags.FLAGS
 
-USAGE = """Writes what is known about a run as one HTML page, to read in a browser or to send to somebody.
+USAGE = """Writes everything about a run as one HTML page, to read in a browser or to send to somebody.
 
   A pre-training:           python -m electra_jax.tools.report runs/tiny
   A fine-tuning:            python -m electra_jax.tools.report runs/mrpc --out=mrpc.html
   In a second, no samples:  python -m electra_jax.tools.report runs/tiny --samples=0
 
-The page holds the last evaluation, curves, GLUE scores next to the papers', what the model says about held-out texts,
-the recipe and where the run departs from it, devices, where the time went, floating-point operations in both
-conventions, and every key. It needs no other file and no network, follows the reader's light or dark setting, and can
-be printed. The run may still be running: the page then says how far it is. It is written to WORKDIR/report.html unless
---out says otherwise."""
+The page has the last evaluation, curves, GLUE scores next to the papers', what the model says about held-out texts, the
+recipe and where the run departs from it, devices, where the time went, floating-point operations in both conventions,
+and every key. It needs no other file and no network, follows the reader's light or dark setting, and can be printed.
+For an unfinished run the page says how far it is. It is written to WORKDIR/report.html unless --out says otherwise."""
 
 
 class Facts(NamedTuple):
-  """What lies in the workdir."""
+  """What is in the workdir."""
 
   workdir: str
   record: Mapping[str, Any]  # config.json
   config: Any  # its resolved part
-  rows: list[dict]  # metrics.jsonl; [] before the first
+  rows: list[dict]  # metrics.jsonl; [] before the first line
   starts: list[dict]  # starts.jsonl
-  seeds: list[dict]  # results of finished seeds, of a fine-tuning
-  num_samples: int  # texts that the model says something about
+  seeds: list[dict]  # of a fine-tuning: results of finished seeds
+  num_samples: int  # texts for samples of what the model says
 
   @property
   def is_fine_tuning(self) -> bool:
-    """Whether several seeds were fine-tuned here, and nothing pre-trained."""
+    """Whether the run is a fine-tuning, not a pre-training."""
     return bool(self.config.task.name)
 
 
 def read(workdir: str, num_samples: int = 0) -> Facts:
-  """Everything but the parameters.
+  """Everything except the parameters.
 
   Raises:
     UserError: there is no run.
@@ -67,7 +66,7 @@ def read(workdir: str, num_samples: int = 0) -> Facts:
 
 
 def page(facts: Facts) -> str:
-  """The whole page; a part that cannot be had says why."""
+  """The whole page; a section that cannot be made says why."""
   body = head(facts)
   for title, make in SECTIONS.items():
     try:
@@ -78,11 +77,11 @@ def page(facts: Facts) -> str:
   return report_page.document(os.path.basename(os.path.abspath(facts.workdir)), body)
 
 
-# ---- the sections: HTML, "" to be left out ----
+# ---- the sections: HTML; "" = the page leaves the section out ----
 
 
 def head(facts: Facts) -> str:
-  """Name, state, and the numbers that one asks for first."""
+  """Name, state, and the most important numbers."""
   config = facts.config
   kind = (f"fine-tuning on {config.task.name}" if facts.is_fine_tuning else
           f"pre-training, objective {config.objective.name}")
@@ -105,7 +104,7 @@ def progress_of(facts: Facts) -> tuple[int, int, str]:
 
 
 def tiles(facts: Facts) -> list[tuple[str, str]]:
-  """(what, value); an empty value is left out."""
+  """(what, value) of each tile; one with an empty value is left out."""
   config = facts.config
   parameters = flops_report.config_row("", config, mfu=1.0, devices=1)["parameters"]
   first = [("parameters of the encoder", f"{parameters / 1e6:,.1f} M")]
@@ -126,7 +125,7 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
 
 
 def results_of(facts: Facts) -> str:
-  """The last evaluation next to what knowing nothing gives, or the scores of the seeds next to the papers'."""
+  """The last evaluation next to its baselines, or the scores of the seeds next to the papers'."""
   if not facts.is_fine_tuning:
     return table(("held-out text", "", "baseline"), [line for line in summary.rows_of(facts.workdir)
                                                    if line[0] not in ("checkpoint", "curves")])
@@ -146,10 +145,10 @@ def results_of(facts: Facts) -> str:
 
 
 def curves(facts: Facts) -> str:
-  """Loss, quality and speed over the steps; of a fine-tuning each seed's dev scores."""
+  """Loss, quality and speed over the steps; for a fine-tuning, the dev scores of each seed."""
   if facts.is_fine_tuning:
     if not facts.seeds:
-      return ""  # the results say so
+      return ""  # the section on results says so
     title = f"{facts.config.task.name}, {len(facts.seeds)} seeds"
     return report_page.curves([lambda axes: pictures.draw(axes, facts.seeds, facts.seeds[0]["metric"], title)])
   runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
@@ -175,14 +174,14 @@ def glue_scores(facts: Facts) -> str:
 
 
 def samples(facts: Facts) -> str:
-  """What the newest parameters of a pre-training say; the answers of a fine-tuning are files next to its results."""
+  """What the newest parameters of a pre-training say; a fine-tuning has its answers in files of its workdir."""
   if not facts.num_samples or facts.is_fine_tuning:
     return ""
   return report_samples.of_pretraining(facts.workdir, facts.config, facts.num_samples)
 
 
 def recipe(facts: Facts) -> str:
-  """The recipe that the run was started with, where it departs from it, and the text."""
+  """The recipe of the run, where the run departs from it, and the text."""
   corpus = "" if facts.is_fine_tuning else f"Text: {facts.config.data.path or 'packed shards'}."
   name = facts.record.get("recipe")
   if not name:
@@ -209,7 +208,7 @@ def hardware(facts: Facts) -> str:
   headings = ("started", "from step", "devices", "processes", "CPU cores of a host", "mesh")
   shown = table(headings, lines) if lines else paragraph("The workdir does not say on which devices it was made.")
   if damaged := checkpoints.set_aside(facts.workdir):
-    shown += "<h3>Damaged checkpoints, passed over</h3>" + table(("kept as", "why"), list(damaged.items()))
+    shown += "<h3>Damaged checkpoints, skipped</h3>" + table(("kept as", "why"), list(damaged.items()))
   if seconds := time_spent(facts):
     total = sum(seconds.values())
     shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {tqdm.format_interval(total)} were steps</h3>"
@@ -217,7 +216,7 @@ def hardware(facts: Facts) -> str:
     if parts := time_spent(facts, "start"):
       shown += "<h3>What a start takes</h3>" + report_page.shares(parts, tqdm.format_interval)
   elif not facts.is_fine_tuning:
-    shown += paragraph("Where the time went is written when a run ends or is asked to stop.", dim=True)
+    shown += paragraph("Where the time went is known when a run ends or is asked to stop.", dim=True)
   return shown
 
 
@@ -258,7 +257,7 @@ def _summary(facts: Facts) -> dict[str, dict[str, float]]:
 
 
 def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:
-  """Seconds by purpose, of all starts that ended in order; {} if none has. `of` start: what a start is made of."""
+  """Purpose -> seconds, over all starts that ended in order; {} if none did. `of`="start": the parts of starting up."""
   spent: dict[str, float] = {}
   for row in facts.rows:
     for key, value in row.items():
@@ -301,7 +300,7 @@ def main(argv: list[str]) -> None:
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.DEFINE_string("out", "", "The page; by default WORKDIR/report.html.")
-  flags.DEFINE_integer("samples", 6, "Texts that the model says something about; 0: none, which is quicker.",
+  flags.DEFINE_integer("samples", 6, "Held-out texts for samples of what the model says; 0: none, which is quicker.",
                        lower_bound=0)
 
 

@@ -1,4 +1,4 @@
-"""Pages of HTML with inline SVG that need no other file, on paper, light and dark."""
+"""Self-contained pages of HTML with inline SVG, for light and dark screens and for paper."""
 
 import html
 import io
@@ -10,9 +10,9 @@ from typing import Any
 from electra_jax import plotting
 
 INK, GRID = "#010203", "#010204"  # colours that no curve has: they become the page's own
-# The curves' colours on a dark page, in the order of figures.COLOURS: the same hues, lighter.
+# The curves' colours on a dark page, in the order of plotting.COLOURS: the same hues, lighter.
 DARK_COLOURS = ("#6cb6ff", "#ff9a5c", "#4fd1a5", "#f0a6cd", "#f2c14e", "#a5dcff", "#ffffff")
-PANEL_INCHES = (4.4, 3.1)  # so small that its text is readable on a telephone, 390 pixels wide
+PANEL_INCHES = (4.4, 3.1)  # small, so that its text is readable on a phone, 390 pixels wide
 
 CSS = (pathlib.Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
@@ -34,7 +34,7 @@ def document(title: str, body: str) -> str:
 
 
 def section(title: str, body: str) -> str:
-  """A chapter; nothing where its body is empty."""
+  """A section; nothing if its body is empty."""
   return f"<section>\n<h2>{escape(title)}</h2>\n{body}\n</section>\n" if body else ""
 
 
@@ -49,7 +49,7 @@ def cards(bodies: Sequence[str]) -> str:
 
 
 def folded(summary: str, body: str) -> str:
-  """Something that a click unfolds."""
+  """A body that a click unfolds."""
   return f"<details><summary>{escape(summary)}</summary>\n{body}</details>\n"
 
 
@@ -60,7 +60,7 @@ def tiles(facts: Sequence[tuple[str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> str:
-  """A table; columns in which every cell looks like a number stand to the right."""
+  """A table; columns whose cells all look like numbers are aligned to the right."""
   columns = list(zip(*rows)) or [[] for _ in headings]
   marks = [' class="n"' if column and all(re.fullmatch(r"[-+−±]?[\d.,]+(e[-+]?\d+)?( ?(%|M|s|GiB))?|[-–]|", str(cell))
                                           for cell in column) else "" for column in columns]

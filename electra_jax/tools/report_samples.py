@@ -1,4 +1,4 @@
-"""Samples of a report: what a run says about a few texts it was not trained on, as HTML."""
+"""Samples of a report: what a run says about a few held-out texts, as HTML."""
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -12,10 +12,10 @@ from electra_jax.tools import report_page
 from electra_jax.tools.report_page import escape
 
 LONGEST = 48  # tokens of a sample
-# Where no held-out text can be read.
+# If no held-out text can be read.
 OWN_TEXTS = ("The name of the file is given by the user.", "The weather was cold, and the children stayed at home.",
              "This function returns a list of the values.")
-LEGEND = "Dashed: a word that was hidden, and what the model would put there."
+LEGEND = "Dashed: a word that was hidden. Below: what the model would put there."
 
 
 def of_pretraining(workdir: str, config: ConfigDict, number: int) -> str:
@@ -32,7 +32,7 @@ def of_pretraining(workdir: str, config: ConfigDict, number: int) -> str:
 
 
 def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, number: int) -> list[str]:
-  """Beginnings of held-out examples, evenly over all of them; [] where the shards are not there any more."""
+  """Beginnings of held-out examples, spread evenly over all of them; [] if the shards are gone."""
   try:
     examples = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, tokenizer)
   except UserError:
@@ -40,17 +40,17 @@ def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, numbe
   if not len(examples):
     return []
   ids, num_tokens, _ = examples.read(np.unique(np.linspace(0, len(examples) - 1, number).astype(int)))
-  length = min(LONGEST, config.data.sequence_length - 4)  # the same text may take some more tokens when read again
+  length = min(LONGEST, config.data.sequence_length - 4)  # encoded again, the text may take a few more tokens
   texts = []
   for row, count in zip(ids.tolist(), num_tokens.tolist()):
     ordinary = [i for i in row[:min(count, length)] if i not in tokenizer.special_ids]
     text = "".join(sentences.piece_texts(tokenizer, ordinary))
-    texts.append(" ".join(text.rstrip("\N{REPLACEMENT CHARACTER}").split()))  # of a character that is cut
+    texts.append(" ".join(text.rstrip("\N{REPLACEMENT CHARACTER}").split()))  # left of a character that was cut
   return [text for text in texts if pretraining_heads.WORD.search(text)]
 
 
 def _hidden_word(run, text: str, index: int) -> str:
-  """The text with one of its longer words hidden, and the likeliest words in its place."""
+  """The text with one of its longer words hidden, and the likeliest words in its place; "" if it cannot be asked."""
   words = list(pretraining_heads.WORD.finditer(text))
   words = [word for word in words if len(word.group()) > 3] or words
   if run.network.mlm_logits is None or not words:
@@ -58,7 +58,7 @@ def _hidden_word(run, text: str, index: int) -> str:
   word = words[(7 * index + len(words) // 2) % len(words)]
   try:
     candidates = pretraining_heads.fill_mask(run, [f"{text[:word.start()]}[MASK]{text[word.end():]}"])[0][0]
-  except UserError:  # a text that has become too long
+  except UserError:  # too long now
     return ""
   rows = "".join(f"<tr><td>{escape(token.strip() or repr(token))}</td><td class=n>{probability:.1%}</td>"
                  f'<td><i style="width: {8 * probability:.2f}rem"></i></td></tr>'

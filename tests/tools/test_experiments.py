@@ -751,7 +751,7 @@ def test_from_recipes_to_a_table_with_the_probe(tmp_path, monkeypatch, one_devic
   assert [len(calls), len(os.listdir(tmp_path / "data"))] == [4, 1]
   assert {"probe/trained", "probe/untrained", "heldout/rtd/auc"} <= {one["metric"] for one in found}
   assert appendix_e.evaluate(planned[0].workdir, 8)["electra_mlm/upper_bound"] == 1
-  with pytest.raises(UserError, match="Appendix E does not hold"):
+  with pytest.raises(UserError, match="Appendix E does not apply"):
     appendix_e.evaluate(planned[1].workdir, 8)
   probed = [figures.read_probe(row.workdir) for row in planned]
   shutil.rmtree(os.path.join(planned[1].workdir, "checkpoints", "4"))

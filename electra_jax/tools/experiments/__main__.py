@@ -31,7 +31,7 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
   Into the documents:  ... publish --out=runs/evidence
 
 Tables: NAMES; `all` means those without a file in front.
-docs/experiments.md says what is equal, what the figures mean, and what lies where.
+docs/experiments.md explains what is kept equal, what the figures mean, and where everything is.
 
 Kill it at any moment: the same command resumes, and what is finished is not run again."""
 
@@ -39,27 +39,22 @@ COMMAND_VARIABLE = "EXPERIMENTS_COMMAND"  # what to print as the command; launch
 PLACES = tuple(f"--{name}=" for name in ("out", "data", "shards", "vocabulary", "glue", "devices"))
 
 
-def names() -> list[str]:
-  """Of all tables."""
-  return [table.name for file in rows_lib.FILES for table in rows_lib.tables(file).values()]
-
-
 # ---- what the flags say ----
 
 
 def paths() -> runs.Paths:
-  """Where things are."""
+  """The places of data and shards."""
   return runs.Paths(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
                     vocabulary=FLAGS.vocabulary)
 
 
 def budget() -> Budget:
-  """Of the pre-trainings."""
+  """The budget of the pre-trainings."""
   return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.grid, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
 
 
 def chosen_tables(arguments: list[str]) -> list[Table]:
-  """Those that the command names, each model at every point of --grid.
+  """The tables that the command names, each model at every point of --grid.
 
   Raises:
     UserError: there is no such table, or none of them has a recipe that --only names.
@@ -80,7 +75,7 @@ def own_tuning() -> dict[str, Any]:
 
 
 def repeated() -> str:
-  """What repeats this run, but for places."""
+  """The command that repeats this run, without its places."""
   return os.environ.get(COMMAND_VARIABLE) or " ".join(
     ["python -m electra_jax.tools.experiments", *(word for word in sys.argv[1:] if not word.startswith(PLACES))])
 
@@ -89,18 +84,18 @@ def repeated() -> str:
 
 
 def plan(arguments: list[str]) -> None:
-  """Prints each run with its steps."""
+  """Prints the pre-trainings with their steps."""
   for table in chosen_tables(arguments):
     print(rows_lib.describe(table, rows_lib.plan(table, FLAGS.out, budget(), only=only())))
 
 
 def only() -> list[str]:
-  """Model.key of --only."""
+  """The keys of models in --only."""
   return list(filter(None, FLAGS.only.split(",")))
 
 
 def run(arguments: list[str]) -> None:
-  """Makes what is missing of each table, and writes the figures after every stage."""
+  """Runs what each table still lacks, and writes the figures after every stage."""
   if not FLAGS.out:
     raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
   names = FLAGS.tasks.split(",") if FLAGS.tasks else list(rows_lib.GLUE)
@@ -129,7 +124,7 @@ def run(arguments: list[str]) -> None:
 
 
 def run_rows(tables: Sequence[Table]) -> None:
-  """All models of several tables at once, so that no device waits; a model that tables share has all their tasks."""
+  """Runs the models of all tables side by side, so that no device waits; a shared model gets the tasks of all."""
   running, facts = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
   rows: dict[str, Planned] = {}
   tasks: dict[str, dict[str, None]] = {}  # folder of a model -> its tasks, each once, in order
@@ -161,7 +156,7 @@ def sweep(names: Sequence[str]) -> None:
 
 
 def publish(arguments: list[str]) -> None:
-  """Merges the figures into the documents and draws the curves; without --out only writes the pages anew."""
+  """Merges the figures into the documents and draws the curves; without --out it only rewrites the pages."""
   del arguments
   folder = FLAGS.results
   path = os.path.join(folder, "evidence.json")
@@ -184,7 +179,7 @@ def publish(arguments: list[str]) -> None:
 
 
 def draw(table: Table, path: str) -> None:
-  """The curves of a table, unless the picture that is there may show models that this folder has no runs of."""
+  """Draws the curves of a table, unless that would replace a picture that may show models which --out lacks."""
   rows = records.planned(FLAGS.out, table)
   missing = [row.model.name for row in rows if not metrics.rows_so_far(row.workdir)]
   if missing and os.path.exists(path):
@@ -204,24 +199,24 @@ def define_flags() -> None:
   flags.DEFINE_integer("steps", None, "Updates of each model, in place of --flops.", lower_bound=1)
   flags.DEFINE_string("data", "", "The corpus, a data.path; default: the recipes' own; not needed where shards exist.")
   flags.DEFINE_string("shards", "", "Folder of the tokenizers and shards; default: OUT/data.")
-  flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = one is trained on DATA.")
+  flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = trained on the corpus.")
   flags.DEFINE_string("glue", "", "Folder with GLUE's folders, or tfds:glue; empty = no fine-tuning.")
   flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
   flags.DEFINE_integer("glue_at_once", None, "Fine-tunings that share a device; default: 4, with --init_from 1.",
                        lower_bound=1)
-  flags.DEFINE_integer("pretrainings", 1, "Of each model, with as many seeds.", lower_bound=1)
+  flags.DEFINE_integer("pretrainings", 1, "Pre-trainings of each model, each with another seed.", lower_bound=1)
   flags.DEFINE_integer("points", 10, "Checkpoints and evaluations of each pre-training.", lower_bound=1)
-  flags.DEFINE_bool("probe", False, "Keep and probe every checkpoint (experiments/probe.py).")
+  flags.DEFINE_bool("probe", False, "Keep and probe every checkpoint, which needs no labels.")
   flags.DEFINE_string("only", "", "Recipes of the table, with commas; empty = all.")
-  flags.DEFINE_multi_string("set", [], "KEY=VALUE of every pre-training.")
+  flags.DEFINE_multi_string("set", [], "KEY=VALUE for every pre-training.")
   flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: each pre-training once with every choice of values.")
   flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")
-  flags.DEFINE_string("tasks", "", "Of GLUE, with commas; empty = the table's.")
-  flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, of the fine-tunings.")
-  flags.DEFINE_string("paper", "", "What follows the task in the recipe's argument: large, roberta, bert.")
-  flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE of the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
+  flags.DEFINE_string("tasks", "", "Tasks of GLUE, with commas; empty = the table's.")
+  flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, for the fine-tunings.")
+  flags.DEFINE_string("paper", "", "The fine-tuning recipe's argument after the task: large, roberta or bert.")
+  flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE for the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
-  flags.DEFINE_integer("ensemble", 0, "Best runs of each task that answer together (RoBERTa: 5 to 7); 0 = none.")
+  flags.DEFINE_integer("ensemble", 0, "Size of an ensemble of the best runs of each task (RoBERTa: 5 to 7); 0 = none.")
   flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json, the pages and the pictures.")
 
 
@@ -235,4 +230,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  main_lib.run(main, USAGE.replace("NAMES", ", ".join(names()), 1), takes_arguments=True)
+  names = ", ".join(table.name for file in rows_lib.FILES for table in rows_lib.tables(file).values())
+  main_lib.run(main, USAGE.replace("NAMES", names, 1), takes_arguments=True)

@@ -1,4 +1,4 @@
-"""Sweeps over GLUE: tasks x grids of settings, a process each, and a table of the dev scores."""
+"""Sweeps over GLUE: a process for each task and point of a grid, and a table of the dev scores."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from electra_jax.tools.experiments.processes import Failed, Running
 from electra_jax.tools.experiments.rows import combinations, folder_part
 
 FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1
-# The slowest task first, so that no slow one is left at the end; others may start from MNLI.
+# The slowest tasks first, so that no slow one is left at the end; others may start from MNLI.
 ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "mrpc", "wnli_ranking", "wsc", "wnli")
 
 
@@ -29,7 +29,7 @@ class Tuning(NamedTuple):
   settings: Sequence[str] = ()  # KEY=VALUE, or TASK:KEY=VALUE of one task
   grid: Sequence[str] = ()  # KEY=VALUE,VALUE: each task once for every choice
   from_mnli: bool = False  # RTE, STS-B and MRPC start from the best MNLI run
-  ensemble: int = 0  # best runs of each task that answer together
+  ensemble: int = 0  # size of an ensemble of the best runs of each task
 
 
 class Point(NamedTuple):
@@ -39,7 +39,7 @@ class Point(NamedTuple):
   settings: tuple[str, ...] = ()  # KEY=VALUE
 
   def folder(self, out: str) -> str:
-    """Its workdir.
+    """The workdir.
 
     >>> Point("rte", ("optimizer.learning_rate=1e-4", "train.batch_size=16")).folder("out"), Point("rte").folder("out")
     ('out/rte/learning_rate=1e-4_batch_size=16', 'out/rte/recipe')
@@ -47,7 +47,7 @@ class Point(NamedTuple):
     return os.path.join(out, self.task, "_".join(map(folder_part, self.settings)) or "recipe")
 
   def results(self, out: str) -> str:
-    """Appears when all seeds have ended."""
+    """The file that appears when all seeds have ended."""
     return os.path.join(self.folder(out), "results.json")
 
 
@@ -61,7 +61,7 @@ def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
 
 
 def settings_of(task: str, settings: Sequence[str]) -> list[str]:
-  """KEY=VALUE of a task's runs: those for all tasks, and TASK:KEY=VALUE of this one.
+  """The KEY=VALUE for a task: those for all tasks, and those written TASK:KEY=VALUE for this one.
 
   >>> settings_of("rte", ["task.num_seeds=3", "rte:task.max_length=256", "cola:task.max_length=48"])
   ['task.num_seeds=3', 'task.max_length=256']
@@ -71,7 +71,7 @@ def settings_of(task: str, settings: Sequence[str]) -> list[str]:
 
 
 def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: str) -> tuple[str, list[str]]:
-  """The run of a point: its recipe, and KEY=VALUE on it."""
+  """The recipe of a point, and KEY=VALUE on it."""
   settings = [f"task.init_from={init_from}", f"task.data_dir={data_dir}", *settings_of(point.task, tuning.settings)]
   return f"configs/finetune/glue.py:{point.task}" + f",{tuning.paper}" * bool(tuning.paper), [
     *settings, *point.settings]
@@ -84,7 +84,7 @@ def command(point: Point, out: str, recipe: str, settings: Sequence[str]) -> lis
 
 
 def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_dir: str, running: Running) -> str:
-  """Runs what is missing of a grid, and returns its table, also in OUT/summary.md.
+  """Runs what a grid still lacks, and returns its table, which is also written to OUT/summary.md.
 
   Raises:
     Failed: a run has failed; the others have ended.
@@ -114,7 +114,7 @@ def sweep(out: str, init_from: str, names: Sequence[str], tuning: Tuning, data_d
 
 
 def is_finished(point: Point, out: str, recipe: str, settings: Sequence[str]) -> bool:
-  """Whether the point has results of this very run; with more seeds, for instance, it is another one."""
+  """Whether the point has results of exactly this run, for example not of fewer seeds."""
   if not os.path.exists(point.results(out)):
     return False
   _, given = recipes.load(recipe)
@@ -124,7 +124,7 @@ def is_finished(point: Point, out: str, recipe: str, settings: Sequence[str]) ->
 
 
 def best_points(points: Sequence[Point], out: str) -> dict[str, Point]:
-  """For each task with results the point with the best median; a median that is not finite never wins."""
+  """Task -> point with the best median, for tasks with results; a median that is not finite never wins."""
   best_of = {}
   for task in dict.fromkeys(point.task for point in points):
     ended = [point for point in points if point.task == task and os.path.exists(point.results(out))]
@@ -163,7 +163,7 @@ def summarise(points: Sequence[Point], out: str, ensemble_size: int) -> str:
 
 
 def _together(points: Sequence[Point], best: Mapping[str, Point], out: str, size: int) -> list[str]:
-  """Ensembles of each task's best runs, whatever their rate; with answers to the test splits, the zip."""
+  """Lines about ensembles of each task's best runs at any point; with answers to the test splits, writes the zip."""
   lines, files = [], {}
   for task_name, point in best.items():
     task = tasks.make(config_lib.load(point.folder(out)).task)

@@ -1,4 +1,4 @@
-"""Pages of results: a table of all claims with a verdict each, and a page a claim with its table and pictures."""
+"""Pages of results: a table of all claims with their verdicts, and a page for each claim with table and pictures."""
 
 import math
 import pathlib
@@ -15,12 +15,12 @@ BUDGETS = "{}-budgets.png"  # the picture of a claim at several budgets
 
 
 def chance_of_pretraining(rows: Sequence[Mapping], budget: float) -> dict[str, float]:
-  """GLUE's metrics -> standard deviation between pre-trainings of one model, pooled over the models with several.
+  """Metric of GLUE -> standard deviation between pre-trainings of a model, pooled over the models with several.
 
   Args:
     rows: of evidence.json.
-    budget: training FLOPs of the models in question: of the others those count whose budget is the largest up to this
-      one, to one digit, or else the smallest; close to a plateau the chance is larger.
+    budget: training FLOPs of the models in question. Models count whose budget, to one digit, is the largest up to this
+      one, or else the smallest: close to a plateau, pre-trainings vary more.
   """
   spreads: dict[float, dict[str, list[float]]] = {}
   for row in rows:
@@ -33,9 +33,7 @@ def chance_of_pretraining(rows: Sequence[Mapping], budget: float) -> dict[str, f
 
 
 def verdict(of: Table, difference: Difference) -> str:
-  """One word about a difference: confirmed, opposite, within noise, or budget too small (Table.too_small); where the
-  paper names no sign, nothing.
-  """
+  """A difference in a word: confirmed, opposite, within noise, or budget too small; "" if the paper names no sign."""
   if difference.model in of.too_small and not difference.is_noise:
     return "budget too small"
   if difference.is_noise or not difference.noise:
@@ -44,12 +42,12 @@ def verdict(of: Table, difference: Difference) -> str:
 
 
 def main_rows(of: Table, rows: Sequence[Mapping]) -> list[Mapping]:
-  """A table's figures but for those of smaller budgets."""
+  """A table's figures without those of smaller budgets."""
   return [row for row in rows if row["claim"] == of.name and "budget" not in row]
 
 
 def by_budget(of: Table, rows: Sequence[Mapping]) -> dict[float, list[Difference]]:
-  """Training FLOPs -> the differences there; one entry where a table was run once."""
+  """Training FLOPs -> the differences at that budget; one entry if a table was run once."""
   budgets: dict[float | None, list[Mapping]] = {}
   for row in rows:
     if row["claim"] == of.name and row["metric"] == metric_key(of.metrics[0]):
@@ -75,7 +73,7 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
 
 
 def claims(rows: Sequence[Mapping]) -> str:
-  """A Markdown table: a line for each difference that a paper names and that was run, and the tables never run."""
+  """A Markdown table: a line for each difference that was run, and for each table that was not."""
   lines, not_run = [], []
   for file in FILES:
     for of in tables(file).values():
@@ -116,7 +114,7 @@ def _flops(number: float) -> str:
 
 
 def first_paragraph(notebook: pathlib.Path, name: str) -> str:
-  """What leads the notebook's section on a table, and a link to the section; "" without one."""
+  """The first paragraph of the notebook's section on a table, with a link to it; "" if there is no section."""
   text = notebook.read_text(encoding="utf-8") if notebook.exists() else ""
   section = re.search(rf"^## {re.escape(name)}\n+(.+?)\n(\n|\Z)", text, re.MULTILINE | re.DOTALL)
   return f"{section[1]} [More]({NOTEBOOK}#{name})." if section else ""

@@ -1,13 +1,12 @@
-"""A probe of encoders of every objective: whether two halves of a held-out text belong together.
+"""Probe for encoders of any objective: whether two halves of a held-out text belong together.
 
-A masked LM's loss and a discriminator's AUC cannot be compared, and neither says what an encoder is worth afterwards.
-The papers fine-tune on GLUE. This is the cheap substitute that needs no labels: held-out examples are cut in the
-middle, and a linear classifier on the frozen encoder's vectors of both halves says whether they belong together. No
-objective of ELECTRA Table 3 trains on this task, no input has a mask or a replaced token, and all encoders are asked
-about the same pairs.
+A masked LM's loss and a discriminator's AUC cannot be compared, and neither says what an encoder is good for. The
+papers fine-tune on GLUE; this is a cheap substitute without labels. Held-out examples are cut in the middle, and a
+linear classifier on the frozen encoder's vectors of both halves says whether they belong together. No objective of
+ELECTRA Table 3 trains on this task, no input has a mask or a replaced token, and all encoders get the same pairs.
 
-Differs from the papers: GLUE fine-tuning is what their numbers are. This probe does not change the encoder, and it
-asks more for topic than for grammar.
+Differs from the papers: their numbers come from fine-tuning on GLUE. This probe does not change the encoder, and it
+tests topic more than grammar.
 """
 
 import os
@@ -32,7 +31,7 @@ from electra_jax.tools.import_weights import initial_params
 from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
-RIDGE = 0.01  # of the number of pairs: keeps thousands of features from remembering them
+RIDGE = 0.01  # times the number of pairs: keeps thousands of features from memorising them
 MAX_EXAMPLES = 8192  # held-out examples of the probe; half of them fit the classifier
 MIN_EXAMPLES = 40
 
@@ -42,14 +41,14 @@ USAGE = """Probes every checkpoint of a pre-training, and its initial parameters
 
 
 class Score(NamedTuple):
-  """An accuracy and the standard error that the number of judged pairs leaves; knowing nothing gives 0.5."""
+  """An accuracy and its standard error over the judged pairs; guessing gives 0.5."""
 
   value: float
   error: float
 
 
 def measure(run: pretraining_heads.TrainedModel, workdir: str) -> Score:
-  """Accuracy of a frozen-encoder classifier: is the second half the first one's own, or another example's?
+  """Accuracy of a classifier on the frozen encoder: is the second half that of the first, or of another example?
 
   Raises:
     UserError: too few examples are held out.
@@ -83,8 +82,9 @@ def split_examples(ids: Int[np.ndarray, "examples length"], num_tokens: Int[np.n
 def classify(first: Float[np.ndarray, "examples hidden"], second: Float[np.ndarray, "examples hidden"]) -> Score:
   """Test accuracy of a linear classifier on (u, v, |u - v|, u v), the features of sentence-pair probes.
 
-  Ridge regression on +1 and -1: one solution, no learning rate that could suit one encoder better. The first half of
-  the examples fits it, the second half judges; a false second half comes from the middle of the same half away.
+  Ridge regression on +1 and -1: it has one solution, and no learning rate that might suit one encoder better. It is
+  fitted on the first half of the examples and scored on the second; a false pair has the second half of the example
+  that is half of such a set away.
   """
   border = len(first) // 2
   (x, y), (x_test, y_test) = (_pairs(first[part], second[part]) for part in (slice(border), slice(border, None)))
@@ -103,12 +103,12 @@ def _pairs(first, second):
 
 
 def untrained(run: pretraining_heads.TrainedModel) -> pretraining_heads.TrainedModel:
-  """The same run with the parameters of its initialisation: what the probe finds without any training."""
+  """The same run with its initial parameters: what the probe finds without any training."""
   return run._replace(params=jax.jit(initial_params(run.config, run.tokenizer))(), step=0)
 
 
 def probe(workdir: str) -> dict[int, list[float]]:
-  """Step -> (accuracy, standard error) of the initial parameters and every checkpoint; what is known stays."""
+  """Step -> (accuracy, standard error) of the initial parameters and of every checkpoint; known points are kept."""
   points, steps = read_probe(workdir), checkpoints.saved_steps(workdir)
   for step in (0, *steps):
     if step not in points:

@@ -1,4 +1,4 @@
-"""Processes of an experiment: devices that runs share, signals, and the end of everything on a failure."""
+"""Processes of an experiment: shared devices, signals, failures."""
 
 import concurrent.futures
 import contextlib
@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from electra_jax.errors import Interrupted, UserError
 
-GRACE_SECONDS = 30.0  # between asking a run to stop and ending it: it writes a checkpoint
-MEMORY_SHARE = 0.85  # of a device, for all processes that share it
+GRACE_SECONDS = 30.0  # for a run that was asked to stop to write its checkpoint, before it is killed
+MEMORY_SHARE = 0.85  # of a device's memory, for all processes that share it
 
 
 class Failed(Exception):
-  """A run that has ended badly; says why."""
+  """A run has failed; the message says why."""
 
 
 class Running:
-  """The processes that run now; each has a group of its own, so that what it started ends with it.
+  """The running processes, each in a process group of its own, so that whatever it starts ends with it.
 
   A device has `at_once` places: a pre-training takes all of them, a fine-tuning takes one.
   """
@@ -30,11 +30,11 @@ class Running:
     self.devices, self.at_once = list(devices), at_once  # values of CUDA_VISIBLE_DEVICES; "" = leave it alone
     self.free, self.changed = [at_once] * len(self.devices), threading.Condition()
     self.processes: set[subprocess.Popen] = set()
-    self.stopped = 0.0  # when all were asked to stop
+    self.stopped = 0.0  # monotonic seconds when all were asked to stop; 0 = not yet
 
   @contextlib.contextmanager
   def place(self, size: int) -> Generator[str, None, None]:
-    """Waits for `size` free places on one device, and takes them."""
+    """Waits for `size` free places on one device and takes them for the block."""
     with self.changed:
       self.changed.wait_for(lambda: max(self.free) >= size)
       number = self.free.index(max(self.free))
@@ -47,10 +47,10 @@ class Running:
         self.changed.notify_all()
 
   def call(self, command: Sequence[str], log: str, size: int) -> None:
-    """Runs a command on `size` places to its end, its output in `log`.
+    """Runs a command on `size` places to its end, with its output in `log`.
 
     Raises:
-      Failed: it ended badly.
+      Failed: its exit status is not 0.
       Interrupted: everything was asked to stop.
     """
     with self.place(size) as device:
@@ -80,14 +80,14 @@ class Running:
         raise Failed(f"{log}:\n" + "".join(file.readlines()[-6:]))
 
   def end_stragglers(self) -> None:
-    """Kills what goes on long after it was asked to stop; the groups would outlive this process."""
+    """Kills what still runs long after it was asked to stop; the groups would outlive this process."""
     if self.stopped and time.monotonic() > self.stopped + GRACE_SECONDS:
       for process in list(self.processes):
         _signal_group(process, signal.SIGKILL)
 
   @contextlib.contextmanager
   def stop_all_on_signals(self) -> Generator[None, None, None]:
-    """Passes Ctrl-C and SIGTERM on to every running process; starts no further ones."""
+    """Passes Ctrl-C and SIGTERM on to every running process and starts no more."""
     def stop(number, frame):
       del number, frame
       self.stopped = self.stopped or time.monotonic()
@@ -106,11 +106,11 @@ class Running:
 
 
 def run_all(jobs: Sequence[tuple[str, Callable[[], object]]], running: Running) -> None:
-  """Runs named jobs, each in a thread that waits for its devices; the first ones start first.
+  """Runs named jobs, each in a thread that waits for its devices; they start in this order.
 
   Raises:
     UserError: some have failed; the others have ended.
-    Interrupted: Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
+    Interrupted: after Ctrl-C or SIGTERM; the runs were asked to stop and have written their checkpoints.
   """
   with running.stop_all_on_signals(), ThreadPoolExecutor(max(1, len(jobs))) as pool:
     futures = {pool.submit(job): name for name, job in jobs}
@@ -122,8 +122,8 @@ def run_all(jobs: Sequence[tuple[str, Callable[[], object]]], running: Running) 
             for future, name in futures.items() if (error := future.exception())]
   if failed:
     raise UserError(f"{len(failed)} of {len(jobs)} runs failed", got="\n    ".join(failed),
-                    allowed="runs that end well", fix="correct what it says and start the same command "
-                    "again; what is finished stays")
+                    allowed="runs that finish", fix="correct what the messages say and start the same command again; "
+                    "what is finished stays")
 
 
 def _signal_group(process: subprocess.Popen, number: int) -> None:

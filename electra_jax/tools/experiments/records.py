@@ -1,4 +1,4 @@
-"""Records of a folder of experiments: what each table was run with, and its figures so far."""
+"""Records of a folder of experiments: the settings of each table, and its figures so far."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from electra_jax.tools.experiments import results, rows
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.rows import Budget, Planned, Table
 
-FILE = "experiments.json"  # in OUT: table -> what it was run with
+FILE = "experiments.json"  # in OUT: table -> its settings
 
 
 def recorded(out: str) -> dict[str, dict]:
-  """Table -> what it was run with in a folder.
+  """Table -> the settings it was run with in a folder.
 
   Raises:
-    UserError: another version of this program ran it.
+    UserError: they are of another version of this program.
   """
   path = os.path.join(out, FILE)
   if not os.path.exists(path):
@@ -34,12 +34,12 @@ def recorded(out: str) -> dict[str, dict]:
 
 
 def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], command: str) -> None:
-  """Keeps what a table is run with; another budget in the same folder would compare two, other settings would not fit
-  the models that tables share.
+  """Records the settings of a table. A folder has one budget for a table, which compares its models, and the same
+  `--set` for all tables, which share models.
 
   Args:
     tuning: the fields of Tuning that the command names.
-    command: what repeats it.
+    command: the one that repeats the run.
 
   Raises:
     UserError: the folder has runs of another budget or with other settings.
@@ -65,7 +65,7 @@ def record(out: str, table: Table, budget: Budget, tuning: Mapping[str, Any], co
 
 
 def tuning_folder(tuning: Mapping[str, Any]) -> str:
-  """Name of the folder of the sweeps that are made in this way: glue, and behind it whatever the command names.
+  """Name of the folder of sweeps with these settings: glue, followed by whatever the command names.
 
   >>> tuning_folder({"settings": ["task.num_seeds=3"], "grid": ["train.batch_size=16,32"]})
   'glue-task.num_seeds=3-grid=train.batch_size=16,32'

@@ -12,7 +12,7 @@ from electra_jax.tasks import glue
 from electra_jax.tools.experiments.results import read_probe
 from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, by_model
 
-PERPLEXITY = "perplexity"  # of held-out text; it means something only between masked LMs
+PERPLEXITY = "perplexity"  # of held-out text; comparable only between masked LMs
 PROBE = "probe"
 TITLES = {AVERAGE: "GLUE", PERPLEXITY: "Perplexity", PROBE: "Probe", "untrained": "Probe, untrained",
           **{name: row.folder for name, row in glue.GLUE.items()}}
@@ -22,7 +22,7 @@ HELDOUT = {"mlm/loss": "MLM loss", "rtd/auc": "RTD AUC", "replace_mlm/loss": "Re
 
 
 def table(of: Table, rows: Sequence[Mapping]) -> str:
-  """A Markdown table: the paper's numbers, ours, each task, what the training cost."""
+  """A Markdown table: the paper's numbers, ours, each task, the cost of the training."""
   has = {row["metric"] for row in rows}
   with_paper = [metric for metric in of.metrics if any(model.paper.get(metric) for model in of.models)]
   compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or metric_key(metric) in has]
@@ -53,34 +53,34 @@ def table(of: Table, rows: Sequence[Mapping]) -> str:
 
 
 class Difference(NamedTuple):
-  """Between a model of a table and the first one."""
+  """The difference of a model of a table from the first one."""
 
   model: str
   first: str
-  metric: str  # the table's first one, or the probe where it has not been measured
+  metric: str  # the table's first one, or the probe if that was not measured
   ours: float
-  noise: float  # of the two spreads, of means' standard errors; 0 where the metric is of one run
+  noise: float  # standard error of `ours`; 0 if the metric is of a single run
   paper: float | None
-  is_behind: bool = False  # as the paper says, which has no number (Table.behind)
-  limit: float = 2.0  # so many times the noise may be chance
+  is_behind: bool = False  # whether the paper names only this sign (Table.behind)
+  limit: float = 2.0  # up to so many times the noise it may be chance
 
   @property
   def is_noise(self) -> bool:
-    """Whether the seeds alone may make it."""
+    """Whether seeds alone may explain it."""
     return bool(self.noise) and abs(self.ours) <= self.limit * self.noise
 
   @property
   def contradicts(self) -> bool:
-    """Whether the paper's has the other sign."""
+    """Whether the paper's has the opposite sign."""
     return not self.is_noise and self.ours * self.expected < 0
 
   @property
   def expected(self) -> float:
-    """The paper's, or -1 where it names a sign alone; 0 where it names none."""
+    """The paper's difference, -1 if it names only that sign, 0 if it names none."""
     return -1.0 if self.is_behind else self.paper or 0.0
 
   def in_paper(self, digits: int) -> str:
-    """The paper's number, or its sign; "" without."""
+    """The paper's number or sign, "" if it names neither."""
     return "behind" if self.is_behind else "" if self.paper is None else f"{self.paper:+.{digits}f}"
 
   def value(self, digits: int) -> str:
@@ -89,11 +89,11 @@ class Difference(NamedTuple):
 
 
 def compare(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | None = None) -> list[Difference]:
-  """Each other model against the first one, as far as both have been run.
+  """Each other model against the first one, if both have been run.
 
   Args:
-    chance: metric -> standard deviation between pre-trainings, for models that were pre-trained once; without it their
-      noise is that of fine-tuning alone.
+    chance: metric -> standard deviation between pre-trainings, for models that were pre-trained once; without it, their
+      noise is only that of fine-tuning.
   """
   metric, first = of.metrics[0], of.models[0]
   if not any(row["metric"] == metric_key(metric) for row in rows):
@@ -112,7 +112,7 @@ def compare(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | No
 
 
 def differences(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] | None = None) -> list[str]:
-  """Each other model against the first one: the paper's difference, ours, and whether it stands out of the noise."""
+  """Lines that compare each other model with the first: the paper's difference, ours, and whether ours is noise."""
   lines = []
   for difference in compare(of, rows, chance):
     text = f"{difference.value(2)} here"
@@ -127,7 +127,7 @@ def differences(of: Table, rows: Sequence[Mapping], chance: Mapping[str, float] 
 
 
 def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -> bool:
-  """Held-out metrics and the probe against training FLOPs, and GLUE by task, as a PNG; False where there is nothing.
+  """Draws held-out metrics and the probe against training FLOPs, and GLUE by task; False if there is nothing to draw.
 
   Args:
     scores: the figures of these models.
@@ -187,7 +187,7 @@ def _pretrainings(row: Mapping) -> int:
 
 
 def _standard_error(row: Mapping, chance: Mapping[str, float]) -> float:
-  """Of the mean of several pre-trainings; of one the chance of another, or at least that of fine-tuning."""
+  """That of the mean of several pre-trainings; for a single one `chance`, or else the spread of fine-tuning."""
   several = _pretrainings(row)
   if several > 1:
     return row["spread"] / several**0.5
@@ -195,7 +195,7 @@ def _standard_error(row: Mapping, chance: Mapping[str, float]) -> float:
 
 
 def _limit(a: Mapping, b: Mapping) -> float:
-  """Twice the spreads of fine-tuning; of means of pre-trainings Student's two-sided 95 %."""
+  """Two standard errors of single pre-trainings; for means of several, Student's two-sided 95 %."""
   from scipy import stats  # takes most of a second
 
   both = _pretrainings(a) + _pretrainings(b)
@@ -203,7 +203,7 @@ def _limit(a: Mapping, b: Mapping) -> float:
 
 
 def metric_key(metric: str) -> str:
-  """Of a row of figures."""
+  """The metric's name in a row of figures."""
   return KEYS.get(metric, f"glue/{metric}")
 
 

@@ -1,4 +1,4 @@
-"""Results of an experiment: a figure for each metric of a model, over its pre-trainings and seeds."""
+"""Results of an experiment: a figure for each model and metric, over its pre-trainings and seeds."""
 
 import json
 import math
@@ -21,11 +21,11 @@ PROBE_FILE = "probe.json"  # in a workdir: step -> [accuracy, standard error], s
 
 
 def figures_of(table: Table, rows: Sequence[Planned], command: str, tuning: Tuning) -> list[dict]:
-  """Every figure of a model over its pre-trainings.
+  """Every figure of a model, over its pre-trainings.
 
-  Of one they are those of `rows_of`. Where several have a figure, `value` is their mean, `spread` their sample standard
-  deviation, `runs` has each of them, and `pretrainings` says how many there are. One that has taken fewer steps than
-  another is left out: the mean would be of two budgets.
+  With a single one, the figures are those of `rows_of`. If several have a figure, `value` is their mean, `spread` their
+  sample standard deviation, `runs` lists them, and `pretrainings` is their number. A pre-training that has made fewer
+  steps than another is left out, since the mean would be over two budgets.
   """
   figures = [figure for row in rows for figure in rows_of(table, row, command, tuning)]
   steps, by_metric = max((figure["steps"] for figure in figures), default=0), {}
@@ -47,8 +47,8 @@ def _over_pretrainings(figures: Sequence[dict]) -> dict:
 def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[dict]:
   """Every figure of a pre-training: GLUE scores in percent as medians over the seeds, and the last held-out metrics.
 
-  Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning; of a
-  probe the standard error over the pairs that it judged.
+  Empty before the first line of metrics. `spread` is the sample standard deviation over the seeds of fine-tuning; for a
+  probe, the standard error over the pairs that it judged.
   """
   logged = metrics.rows_so_far(row.workdir)
   trained = [entry for entry in logged if entry["split"] == "train"]
@@ -83,7 +83,7 @@ def rows_of(table: Table, row: Planned, command: str, tuning: Tuning) -> list[di
 
 
 def training_seconds(trained: Sequence[dict], config: ConfigDict) -> float:
-  """Seconds in training steps, from the logged speeds, restarts included; compilation and evaluation are not in it."""
+  """Seconds spent in training steps, by the logged speeds; without compilation and evaluation."""
   tokens, seconds, before = config.train.batch_size * config.data.sequence_length, 0.0, 0
   for entry in trained:
     if entry.get("train/tokens_per_second"):
@@ -93,18 +93,18 @@ def training_seconds(trained: Sequence[dict], config: ConfigDict) -> float:
 
 
 def read_probe(folder: str) -> dict[int, list[float]]:
-  """Step -> (accuracy, standard error) of a workdir, as far as its checkpoints were probed."""
+  """Step -> (accuracy, standard error) of the probed checkpoints of a workdir."""
   path = os.path.join(folder, PROBE_FILE)
   return {int(step): point for step, point in sorted(read_json(path).items())} if os.path.exists(path) else {}
 
 
 def sweep_folder(row: Planned, step: int) -> str:
-  """Where the fine-tunings from the checkpoint of a step go."""
+  """The folder of the fine-tunings from the checkpoint of a step."""
   return os.path.join(row.sweeps, f"step_{step:08d}")
 
 
 def newest_sweep(folder: str) -> int:
-  """The step from whose checkpoint the newest of these sweeps over GLUE started; 0 without one."""
+  """The step of the checkpoint that the newest of these sweeps started from; 0 without one."""
   names = [name for name in os.listdir(folder) if name.startswith("step_")] if os.path.isdir(folder) else []
   return max((int(name[5:]) for name in names), default=0)
 
@@ -112,8 +112,8 @@ def newest_sweep(folder: str) -> int:
 def glue_figures(folder: str, names: Sequence[str], tuning: Tuning) -> dict[str, tuple]:
   """{task or average: (percent, spread, percent of each seed)} of the finished tasks of a sweep, at their best points.
 
-  The average is of the tasks' medians, as the paper takes it (section 3.1), and stands there when no task is missing;
-  its spread is that of the averages of single seeds.
+  The average is that of the tasks' medians, as in the paper (section 3.1), and is there if no task is missing; its
+  spread is that of the averages of single seeds.
   """
   figures, by_seed, medians = {}, {}, {}
   best = finetuning.best_points(finetuning.grid(names, tuning), folder)
@@ -135,15 +135,14 @@ def glue_figures(folder: str, names: Sequence[str], tuning: Tuning) -> dict[str,
 def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[float]]:
   summary = content["summary"][metric]
   spread = 100 * summary["sd"] if math.isfinite(summary["sd"]) else None
-  scores = [run["scores"][metric] for run in content["runs"]]  # as in the summary, failed ones do not count
-  finite = [100.0 * float(score) for score in scores if score is not None and math.isfinite(score)]
-  return 100 * summary["median"], spread, finite
+  scores = [run["scores"][metric] for run in content["runs"]]
+  return 100 * summary["median"], spread, [100 * score for score in scores if math.isfinite(score)]  # not failed ones
 
 
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
-  """The new figures take the place of all of the same models of the same tables; those of configs/evidence.py alone.
+  """The figures of tables of configs/evidence.py, with all figures of a model replaced if there are new ones.
 
-  Rows with a "budget" are of an earlier, smaller one: they stay.
+  Rows with a "budget" are of an earlier, smaller one, and stay.
   """
   new = list(new)
   models = {(figure["claim"], figure["model"]) for figure in new}
@@ -155,7 +154,7 @@ def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
 
 
 def load(path: str) -> list[dict]:
-  """The rows of a file of figures, as docs/results/evidence.json; none where it does not exist."""
+  """The rows of a file of figures such as docs/results/evidence.json; [] if it does not exist."""
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8") as file:
@@ -163,7 +162,7 @@ def load(path: str) -> list[dict]:
 
 
 def save(path: str, rows: Sequence[dict]) -> None:
-  """One row a line, so that a diff shows what has changed."""
+  """Writes one row a line, so that a diff shows what has changed."""
   os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
   with atomic(path) as file:
     file.write("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")

@@ -1,4 +1,4 @@
-"""Rows of an experiment: the recipes of a table with the steps that one budget pays for."""
+"""Rows of an experiment: the recipes of a table, with the steps that a budget pays for."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from electra_jax import config as config_lib
 from electra_jax import flops, recipes
 from electra_jax.errors import UserError, unknown
 
-FILES = ("evidence", "ablations")  # of configs/, with TABLES; the first one's need no file in front of them
+FILES = ("evidence", "ablations")  # in configs/, with TABLES; those of the first need no file in front of them
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 AVERAGE = "average"  # of the eight tasks (ELECTRA section 3.1)
 
@@ -24,20 +24,20 @@ class Model(NamedTuple):
   recipe: str  # as --config names it
   key: str  # as --only names it: ROW or ROW:VARIANT
   paper: dict[str, float]  # metric -> what the paper prints
-  steps_of: tuple[str, float] | None = None  # so many times the steps of that model, in place of equal FLOPs
-  settings: tuple[str, ...] = ()  # KEY=VALUE on the recipe, of a point of a grid
+  steps_of: tuple[str, float] | None = None  # a multiple of that model's steps, in place of equal FLOPs
+  settings: tuple[str, ...] = ()  # KEY=VALUE on the recipe, at a point of a grid
 
 
 class Table(NamedTuple):
-  """Models that are compared; a row of TABLES in configs/evidence.py or ablations.py, or recipes of the command."""
+  """Models to compare: a row of TABLES in configs/evidence.py or ablations.py, or the recipes of a command."""
 
   name: str
   models: tuple[Model, ...]
   source: str = ""  # paper and table
-  says: str = ""  # what it claims, in one sentence
+  says: str = ""  # its claim, in one sentence
   metrics: tuple[str, ...] = (AVERAGE,)  # the columns that are compared
   tasks: tuple[str, ...] = GLUE  # WNLI is in no average (ELECTRA section 3.1)
-  flops: float | None = None  # of each model, where the command names none
+  flops: float | None = None  # of each model, if the command names none
   fine_tuning: tuple[str, ...] = ()  # KEY=VALUE or TASK:KEY=VALUE of the fine-tunings
   paper_flops: float | None = None  # of the paper's models
   behind: tuple[str, ...] = ()  # models that the paper calls worse than the first one without a number
@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
 
 class Budget(NamedTuple):
-  """What decides about the pre-trainings besides their recipes."""
+  """What determines the pre-trainings, besides their recipes."""
 
   flops: float | None = None  # of each model, in the paper's convention; None: the table's
   steps: int | None = None  # in place of FLOPs
@@ -53,7 +53,7 @@ class Budget(NamedTuple):
   grid: Sequence[str] = ()  # KEY=VALUE,VALUE: each model once for every choice
   pretrainings: int = 1  # of each model, with as many seeds
   points: int = 10  # checkpoints and evaluations of a run
-  probe: bool = False  # whether all checkpoints are kept, to be probed
+  probe: bool = False  # whether all checkpoints are kept and probed
 
 
 class Planned(NamedTuple):
@@ -62,7 +62,7 @@ class Planned(NamedTuple):
   model: Model
   given: ConfigDict  # the recipe with everything that the budget changes
   config: FrozenConfigDict
-  folder: str  # pretrain/ and the sweeps over GLUE are below
+  folder: str  # has pretrain/ and the sweeps over GLUE
   fine_tuning: str = "glue"  # folder of the sweeps; each way to fine-tune has its own
 
   @property
@@ -87,7 +87,7 @@ class Planned(NamedTuple):
 
 
 def tables(file: str = FILES[0], variant: str = "") -> dict[str, Table]:
-  """Name -> table of configs/FILE.py, its recipes with a further variant."""
+  """Name -> table of configs/FILE.py, with a variant added to its recipes."""
   module, by_name = recipes.load_file(recipes.find(file)), {}
   for name, own in module.TABLES.items():
     row: dict[str, Any] = {"flops": getattr(module, "FLOPS", None),
@@ -102,10 +102,10 @@ def tables(file: str = FILES[0], variant: str = "") -> dict[str, Table]:
 
 
 def tables_of(arguments: Sequence[str]) -> list[Table]:
-  """The tables that a command names: NAME, FILE:NAME[,VARIANT] or `all`; recipes among them are one table more.
+  """The tables that a command names: NAME, FILE:NAME[,VARIANT] or `all`; its recipes make another table.
 
   Raises:
-    UserError: there is none of this name, or two recipes have the same one.
+    UserError: there is no table of a name, or two recipes have the same name.
   """
   if list(arguments) == ["all"]:
     return list(tables().values())
@@ -131,8 +131,8 @@ def with_grid(table: Table, grid: Sequence[str]) -> Table:
   """The table with each model once for every choice of the grid's values; ELECTRA's searches are in Appendix A.
 
   >>> table = Table("a", (Model("A", "small", "small", {}),))
-  >>> [model.name for model in with_grid(table, ["seed=1,2"]).models]
-  ['A, seed=1', 'A, seed=2']
+  >>> [model.name for model in with_grid(table, ["train.batch_size=16,32"]).models]
+  ['A, train.batch_size=16', 'A, train.batch_size=32']
   """
   def named(name: str, choice: Sequence[str]) -> str:
     return ", ".join([name, *choice])
@@ -145,7 +145,7 @@ def with_grid(table: Table, grid: Sequence[str]) -> Table:
 
 
 def combinations(grid: Sequence[str]) -> list[tuple[str, ...]]:
-  """Every choice of a value for each KEY=VALUE,VALUE; without any a single one of nothing.
+  """Every choice of a value for each KEY=VALUE,VALUE; for an empty grid a single empty choice.
 
   >>> combinations(["task.layer_decay=0.9,0.8", "seed=1"]), combinations([])
   ([('task.layer_decay=0.9', 'seed=1'), ('task.layer_decay=0.8', 'seed=1')], [()])
@@ -155,7 +155,7 @@ def combinations(grid: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def slug(name: str) -> str:
-  """A recipe's or table's name as that of a folder.
+  """The name of a recipe or table as a folder's name.
 
   >>> slug("configs/small.py:tiny"), slug("evidence:electra_small,fast"), slug("small-vs-bert")
   ('small_tiny', 'evidence_electra_small_fast', 'small-vs-bert')
@@ -174,12 +174,13 @@ def folder_part(setting: str) -> str:
 
 
 def plan(table: Table, out: str, budget: Budget, *, only: Sequence[str] = ()) -> list[Planned]:
-  """Every pre-training of a table with the steps that its budget pays for; nothing is written.
+  """Every pre-training of a table, with the steps that its budget pays for; nothing is written.
 
-  The first pre-trainings of all models come first. Tables share a model: its folder is named by recipe and steps.
+  The first pre-training of each model comes before all second ones. Tables share models: a folder is named by recipe
+  and steps.
 
   Raises:
-    UserError: a setting does not exist, a recipe cannot be loaded, or the budget is none.
+    UserError: a setting does not exist, a recipe cannot be loaded, or the budget is unclear.
   """
   rows, total = {}, budget.flops or table.flops
   if (budget.steps and budget.flops) or not (budget.steps or total):
@@ -211,10 +212,10 @@ def plan(table: Table, out: str, budget: Budget, *, only: Sequence[str] = ()) ->
 
 
 def _override(given: ConfigDict, settings: Sequence[str]) -> list[str]:
-  """Applies the settings but for those that are of the run's own length, which it returns."""
+  """Applies the settings, except those in steps of the run's own length, which it returns."""
   for setting in settings:
     if setting.partition("=")[0] in ("train.num_steps", "seed"):
-      raise UserError("A key of --set cannot be used", got=setting, fix="correct --set=KEY=VALUE",
+      raise UserError("A key of --set or --grid cannot be used", got=setting, fix="leave it out",
                       allowed="the keys of configs/common.py, except train.num_steps (--steps, --flops) and seed")
   lengths = ("optimizer.warmup_steps=", "objective.generator_steps=")
   own_length = [setting for setting in settings if setting.startswith(lengths)]
@@ -223,7 +224,7 @@ def _override(given: ConfigDict, settings: Sequence[str]) -> list[str]:
 
 
 def set_steps(given: ConfigDict, num_steps: int) -> None:
-  """`num_steps` updates; warm-up and first stage, where the recipe names them, keep their share of the run."""
+  """Sets `num_steps` updates; if the recipe sets warm-up and first stage, they keep their share of the run."""
   share = num_steps / max(given.train.num_steps, 1)
   if given.optimizer.warmup_steps is not None:
     given.optimizer.warmup_steps = round(given.optimizer.warmup_steps * share)
@@ -233,7 +234,7 @@ def set_steps(given: ConfigDict, num_steps: int) -> None:
 
 
 def _with_seed(row: Planned, number: int) -> Planned:
-  """A model's pre-training from other initial weights, masks, order and dropout; number 0 is the recipe's own."""
+  """A pre-training with other initial weights, masks, order and dropout; number 0 has the recipe's seed."""
   if not number:
     return row
   given = ConfigDict(row.given.to_dict() | {"seed": row.given.seed + number})

@@ -1,4 +1,4 @@
-"""Stages of a row: its data, the pre-training, the probe of its checkpoints, the sweep over GLUE."""
+"""Stages of a row: data, pre-training, probe of the checkpoints, sweep over GLUE."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from electra_jax.tools.experiments.processes import Running
 from electra_jax.tools.experiments.rows import Planned
 from electra_jax.training import checkpoints
 
-# Keys of data that leave the packed examples alone; another text in the same folder is refused by the run itself.
+# Keys of data that do not change the packed examples; the run itself refuses another text in the same folder.
 NOT_IN_SHARDS = ("path", "masking", "reader", "num_workers", "shards_path")
 
 
@@ -34,12 +34,12 @@ class Paths(NamedTuple):
 
 
 def tokenizer_folder(row: Planned, paths: Paths) -> str:
-  """Has tokenizer/, and the shards of this vocabulary; equal for equal keys of data.tokenizer."""
+  """Folder of the tokenizer and of the shards with its vocabulary; equal keys of data.tokenizer share it."""
   return os.path.join(paths.shards, f"{row.config.data.tokenizer.kind}-{_digest(row.config.data.tokenizer.to_dict())}")
 
 
 def shards_path(row: Planned, paths: Paths) -> str:
-  """The shards of a model; equal for equal packing."""
+  """The shards of a model; equal packing shares them."""
   data = row.config.data
   branch = {key: value for key, value in data.to_dict().items() if key not in NOT_IN_SHARDS}
   return os.path.join(tokenizer_folder(row, paths), f"{data.format}-{data.sequence_length}-{_digest(branch)}", "shards")
@@ -88,10 +88,10 @@ def make(row: Planned, tasks: Sequence[str], paths: Paths, tuning: Tuning, runni
   """Pre-trains, probes and fine-tunes a model; what is finished is not run again, so the same command resumes.
 
   Args:
-    after_each: called whenever a stage has ended.
+    after_each: called after every stage.
 
   Raises:
-    Failed: a run has ended badly.
+    Failed: a run has failed.
     Interrupted: everything was asked to stop.
   """
   name = os.path.basename(row.folder)
@@ -106,17 +106,12 @@ def make(row: Planned, tasks: Sequence[str], paths: Paths, tuning: Tuning, runni
                  os.path.join(row.folder, "probe.log"), running.at_once)
     after_each()
   if paths.glue:
-    folder = results.sweep_folder(row, last_step(row.workdir))
+    folder = results.sweep_folder(row, max(checkpoints.saved_steps(row.workdir)))
     finetuning.sweep(folder, row.workdir, tasks, tuning, paths.glue, running)
     after_each()
 
 
 def is_trained(row: Planned) -> bool:
-  """Whether the run has its last checkpoint and the evaluation behind it."""
+  """Whether the run has its last checkpoint and the evaluation after it."""
   return row.num_steps in checkpoints.saved_steps(row.workdir) and any(
     entry["split"] == "eval" and entry["step"] == row.num_steps for entry in metrics.read_rows(row.workdir))
-
-
-def last_step(workdir: str) -> int:
-  """Of the newest checkpoint; 0 without one."""
-  return max(checkpoints.saved_steps(workdir), default=0)
