@@ -15,9 +15,9 @@ find_python() {
   exit 2
 }
 
-stamp=.venv/.installed
-wanted=$(cat "$@" | cksum)
-if [ -f "$stamp" ] && grep -qx "$wanted" "$stamp"; then
+stamp=.venv/.installed  # the latest checksum of each file
+wanted=$(cksum "$@")
+if [ -f "$stamp" ] && ! grep -vxqFf "$stamp" <<< "$wanted"; then
   exit 0
 fi
 python=$(find_python)
@@ -27,4 +27,6 @@ arguments=()
 for file in "$@"; do arguments+=(-r "$file"); done
 # Python compiles what a run imports when it does; to compile all of it here takes as long as the rest.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${arguments[@]}"
-echo "$wanted" >> "$stamp"
+touch "$stamp"
+awk '!seen[$3]++' <(echo "$wanted") "$stamp" > "$stamp.new"
+mv "$stamp.new" "$stamp"

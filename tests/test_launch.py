@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -197,6 +198,21 @@ def test_slurm_trains_on_two_tasks_and_requeues(tmp_path, fakes):
 def test_slurm_asks_for_a_signal_and_a_requeue():
   options = re.findall(r"^#SBATCH (\S+)$", (LAUNCH / "slurm.sbatch").read_text(), re.MULTILINE)
   assert {"--requeue", "--signal=TERM@180", "--ntasks-per-node=1", "--open-mode=append"} <= set(options)
+
+
+def test_the_environment_follows_its_files(tmp_path, fakes):
+  """An older file again, as in an older commit, is installed again; others stay installed."""
+  (tmp_path / "launch").mkdir()
+  script = shutil.copy(LAUNCH / "environment.sh", tmp_path / "launch")
+  python = fakes.add("python", '[ "$2" != venv ] || { mkdir -p .venv/bin; cp "$0" .venv/bin/python; }')
+  installed = []
+  for text, files in (("a==1", "a"), ("a==1", "a b"), ("a==1", "a"), ("a==2", "a b"), ("a==1", "a"), ("a==1", "b")):
+    (tmp_path / "a").write_text(text)
+    (tmp_path / "b").write_text("b==1")
+    before = fakes.calls() if installed else []
+    subprocess.run([script, *files.split()], env=fakes.environment(PYTHON=str(python)), check=True)
+    installed.append(any("pip" in call[-1] or "pip" in call for call in fakes.calls()[len(before):]))
+  assert installed == [True, True, False, True, True, False]
 
 
 def test_texts_are_the_callers(tmp_path, fakes):
