@@ -1,12 +1,12 @@
-"""The command electra-jax, also python -m electra_jax: each sub-command is the main function of one module."""
+"""The command electra-jax, or python -m electra_jax: each sub-command is the main function of a module."""
 
 import runpy
 import sys
 
 import electra_jax
 
-COMMANDS = {  # sub-command -> module, what it is for
-  "train": ("main", "pre-train or fine-tune what a recipe says; the same command resumes a run"),
+COMMANDS = {  # sub-command -> (module, purpose)
+  "train": ("main", "pre-train or fine-tune by a recipe; the same command resumes a run"),
   "finetune": ("main", "the same command, for recipes like glue:rte or own:classification"),
   "prepare": ("tools.prepare_data", "turn text into the shards of a run ahead of time"),
   "tokenizer": ("tools.train_tokenizer", "learn a vocabulary without starting a run"),
@@ -20,7 +20,7 @@ COMMANDS = {  # sub-command -> module, what it is for
   "import": ("tools.import_weights", "turn a published model into a folder that runs start from"),
   "flops": ("tools.flops_report", "count operations: the papers' tables, or your configs"),
   "bench": ("tools.bench", "time the train step and the data of a recipe on this machine"),
-  "compile-check": ("tools.compile_check", "would a recipe fit into a TPU slice, and how fast could it be"),
+  "compile-check": ("tools.compile_check", "check whether a recipe fits a TPU slice, and how fast it could be"),
 }
 USAGE = """Usage: electra-jax COMMAND [--FLAG=VALUE ...]     electra-jax COMMAND --help     electra-jax --version
 

@@ -1,4 +1,4 @@
-"""The config of a run: derived from a recipe, checked (config_rules.py), frozen, saved, compared."""
+"""Config of a run: derived from a recipe, checked (config_rules.py), frozen, saved, compared."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from electra_jax import config_rules, files
 from electra_jax.errors import UserError, listed, named
 
-# Keys that may change when a run resumes in the same workdir; everything else makes it another run.
+# Keys that may change when a run resumes in the same workdir; a change of any other makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
              "train.accumulation_steps", "train.on_nonfinite",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
@@ -19,11 +19,11 @@ RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispat
              "data.reader", "data.num_workers", "data.path", "data.shards_path",
              "data.on_bad_record")
 
-FORMAT = 3  # of config.json and all that a workdir holds; one version of the code reads one format
-# SQuAD as BERT's code has it: candidates of a question, and starts and ends of a window that are paired; tokens of the
-# longest answer.
+FORMAT = 3  # of config.json and all else in a workdir; one version of the code reads one format
+# SQuAD as in BERT's code: candidates per question, which is also how many starts and ends per window are paired; tokens
+# of the longest answer.
 NUM_BEST, MAX_ANSWER_LENGTH = 20, 30
-VOCAB_MULTIPLE = 128  # of the rows of a token table: matrix units want aligned shapes
+VOCAB_MULTIPLE = 128  # of a token table's rows: matrix units want aligned shapes
 
 
 def num_predictions(rate: float, num_tokens: int) -> int:
@@ -36,7 +36,7 @@ def num_predictions(rate: float, num_tokens: int) -> int:
 
 
 def whole_dispatches(steps: int, updates: int) -> int:
-  """The largest multiple of `train.steps_per_dispatch` in `steps`; `steps` itself where there is none, at least 1.
+  """The largest multiple of `updates` (`train.steps_per_dispatch`) up to `steps`; if there is none, `steps` or 1.
 
   >>> whole_dispatches(47, 10), whole_dispatches(7, 10), whole_dispatches(0, 10)
   (40, 7, 1)
@@ -45,7 +45,7 @@ def whole_dispatches(steps: int, updates: int) -> int:
 
 
 def table_rows(num_tokens: int) -> int:
-  """Rows of a token table: the next multiple of VOCAB_MULTIPLE.
+  """Rows of a token table: the number of tokens, rounded up to a multiple of VOCAB_MULTIPLE.
 
   >>> table_rows(30522)
   30592
@@ -54,19 +54,19 @@ def table_rows(num_tokens: int) -> int:
 
 
 def fit_dispatches(given: ConfigDict) -> None:
-  """Lowers `train.steps_per_dispatch` until it divides whatever is done each so many steps."""
+  """Lowers `train.steps_per_dispatch` until it divides every cadence of the recipe."""
   cadences = (given.train.num_steps, given.train.log_every_steps, given.eval.every_steps,
               given.eval.finetune_every_steps, given.checkpoint.every_steps, given.objective.generator_steps or 0)
   given.train.steps_per_dispatch = math.gcd(given.train.steps_per_dispatch, *cadences)
 
 
 def resolve(config: ConfigDict) -> FrozenConfigDict:
-  """Fills in the derived keys, checks every rule, and freezes.
+  """A frozen copy with the derived keys filled in.
 
   Raises:
-    UserError: lists all violations in one message.
+    UserError: rules are violated; the message lists all of them.
   """
-  c = ConfigDict(config.to_dict())  # a copy: the recipe that was given stays as it was
+  c = ConfigDict(config.to_dict())  # the given recipe stays unchanged
   faults = list(config_rules.choice_faults(c))
   if not faults:
     _derive(c)
@@ -103,11 +103,11 @@ def _derive(c: ConfigDict) -> None:
 
 
 def fit_to_encoder(hidden_size: int, num_layers: int) -> dict[str, float]:
-  """Keys of fine-tuning that a recipe leaves open (configs/finetune/own.py), by the encoder's width.
+  """Fine-tuning keys that a recipe leaves open (configs/finetune/own.py), by the encoder's width.
 
-  ELECTRA Table 5's learning rate is for 768 units; a narrower encoder needs a higher one. Below 256 units no layer-wise
-  decay, below 128 new layers over the pre-trained embeddings: what so small layers have learnt was never of use
-  (docs/finetuning.md).
+  ELECTRA Table 5's learning rate is for 768 units; a narrower encoder needs a higher one. Below 256 units there is no
+  layer-wise decay, below 128 the layers over the pre-trained embeddings are new: pre-training such small layers never
+  helped (docs/finetuning.md).
 
   >>> fit_to_encoder(768, 12)
   {'optimizer.learning_rate': 0.0001, 'task.layer_decay': 0.8, 'task.fresh_layers': 0}
@@ -126,21 +126,21 @@ def flatten(config: ConfigDict | dict, prefix: str = "") -> dict[str, object]:
 
 
 def diff(old: ConfigDict | dict, new: ConfigDict | dict) -> dict[str, tuple[object, object]]:
-  """Dotted keys whose values differ, with (old, new); a key that one side lacks counts as None there."""
+  """Dotted keys whose values differ -> (old, new), where None stands for a missing key."""
   a, b = flatten(old), flatten(new)
   return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
 def check_resumable(old: ConfigDict, new: ConfigDict, workdir: str) -> dict[str, tuple[object, object]]:
-  """The harmless differences between a workdir's config and the one asked for.
+  """The permitted differences between a workdir's config and a new one.
 
   Raises:
     UserError: a key differs that makes it another run (model, data, objective, optimizer, batch).
   """
   changes = diff(old, new)
-  resumable = RESUMABLE if old.task.name or new.task.name else (*RESUMABLE, "task.")  # pre-training reads nothing of it
+  resumable = RESUMABLE if old.task.name or new.task.name else (*RESUMABLE, "task.")  # pre-training does not read these
   if "train.num_steps" in changes:
-    resumable += ("optimizer.warmup_steps",)  # derived from it; the schedule changes with the number of steps anyway
+    resumable += ("optimizer.warmup_steps",)  # derived from it; it changes the schedule anyway
   forbidden = {key: values for key, values in changes.items() if not key.startswith(resumable)}
   if forbidden:
     raise UserError(
@@ -157,7 +157,7 @@ def save(path: str, given: ConfigDict, resolved: ConfigDict, text: dict | None =
   """Writes the given and the resolved config, package versions and the git commit as JSON, atomically.
 
   Args:
-    text: of a pre-training, path and checksum of what it reads; stands in for an empty data.path.
+    text: path and checksum of a pre-training's text; the path replaces an empty data.path.
     more: further branches of the file.
   """
   complete = ConfigDict(resolved.to_dict())
@@ -170,7 +170,7 @@ def save(path: str, given: ConfigDict, resolved: ConfigDict, text: dict | None =
 
 
 def load(workdir: str) -> FrozenConfigDict:
-  """The resolved config of a workdir; fine-tuning, export and predict start from it. Raises as `read_record`."""
+  """The resolved config of a workdir. Raises as `read_record`."""
   return FrozenConfigDict(read_record(workdir)["resolved"])
 
 
@@ -178,7 +178,7 @@ def read_record(workdir: str) -> dict:
   """The config.json of a workdir: format, given, resolved, text, versions, commit.
 
   Raises:
-    UserError: there is no run, its config.json cannot be read, or another version of the code has written it.
+    UserError: there is no run, its config.json cannot be read, or another version of the code wrote it.
   """
   check_exists(workdir)
   path = os.path.join(workdir, "config.json")
@@ -189,25 +189,21 @@ def read_record(workdir: str) -> dict:
       raise ValueError('no object with a branch "resolved"')
   except (OSError, ValueError, RecursionError) as error:
     is_begun = any(os.path.isdir(os.path.join(workdir, folder)) for folder in ("checkpoints", "seeds"))
-    fix = ("restore it from a backup, for only it says what the run is, or choose another workdir" if is_begun else
+    fix = ("restore it from a backup, as nothing else says what the run is, or choose another workdir" if is_begun else
            "check the path, or train first: launch/demo.sh makes one in minutes")
     raise UserError(f"No run can be read from {workdir}", got=f"{path}: {error}",
-                    allowed="a folder that `python -m electra_jax.main --workdir=...` has written",
+                    allowed="a folder that `python -m electra_jax.main --workdir=...` wrote",
                     fix=fix) from error
   if record.get("format") != FORMAT:
-    raise UserError(f"Another version of the code has written {workdir}",
+    raise UserError(f"Another version of the code wrote {workdir}",
                     got=f"format {record.get('format', 0)} of commit {record.get('commit', 'unknown')}",
                     allowed=f"format {FORMAT}", fix="check out that commit, or train in a new --workdir")
   return record
 
 
 def check_exists(path: str) -> None:
-  """That there is something to start from under a path.
-
-  Raises:
-    UserError: there is nothing.
-  """
-  if "://" in path or os.path.exists(path) or os.path.exists(f"{path}.index"):  # TensorFlow's stem is no file
+  """Raises a UserError if there is nothing to start from under a path."""
+  if "://" in path or os.path.exists(path) or os.path.exists(f"{path}.index"):  # a TensorFlow prefix is not a file
     return
   raise UserError(f"No run can be read from {path}", got="there is no such file or folder",
                   allowed="a run's workdir, or published weights on this machine", fix="check the path")

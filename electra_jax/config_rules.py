@@ -1,6 +1,6 @@
-"""Rules of the configuration: every fault in one list, each with its key, what it is and what it may be.
+"""Rules of the configuration: the allowed values of each key of configs/common.py, checked by `config.resolve`.
 
-Every key of configs/common.py that can be wrong has its rule here; `config.resolve` asks for them.
+All faults are reported together, each with its key, its value and what is allowed.
 """
 
 import difflib
@@ -38,12 +38,12 @@ CHOICES = {
 }
 
 
-# Keys of the pre-training that fine-tuning does not know, with the value that asks for nothing.
+# Pre-training keys that fine-tuning does not support -> the value that has no effect.
 PRETRAINING_ONLY = {"train.steps_per_dispatch": 1, "optimizer.shard_state": False}
 
 
 def choice_faults(c: ConfigDict) -> Iterator[str]:
-  """Names that are none of CHOICES; nothing can be derived from them."""
+  """Values that are not among CHOICES; nothing can be derived from them."""
   for key, allowed in CHOICES.items():
     value = _lookup(c, key)
     if value not in allowed:
@@ -52,7 +52,7 @@ def choice_faults(c: ConfigDict) -> Iterator[str]:
 
 
 def range_faults(c: ConfigDict) -> Iterator[str]:
-  """Every other rule, for a config whose derived keys are filled in."""
+  """Faults by every other rule, in a config whose derived keys are filled in."""
   positive = ["data.sequence_length", "data.shard_examples", "data.num_workers",
               "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
               "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
@@ -88,13 +88,13 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
 
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:
-  """The branches that describe a network of this run; masked LMs have no generator, counts need no network."""
+  """The branches that describe this run's networks; a masked LM has no generator, token counts need no network."""
   has_none = "generator" not in ROWS[c.objective.name].networks or c.generator.kind != "learned"
   return ("model",) if has_none else ("model", "generator")
 
 
 def _joint_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules that tie several keys."""
+  """Faults by rules that involve several keys."""
   for net in _networks(c):
     hidden, heads = c[net].hidden_size, c[net].num_attention_heads
     if heads > 0 and hidden % heads:
@@ -117,7 +117,7 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   if masking.mask_share + masking.random_share > 1 + 1e-9:
     yield f"data.masking.mask_share + random_share is {masking.mask_share + masking.random_share}; at most 1"
   if masking.rarity_exponent and masking.unit != "token":
-    yield (f"data.masking.rarity_exponent is {masking.rarity_exponent}, which is of tokens, but data.masking.unit is "
+    yield (f"data.masking.rarity_exponent is {masking.rarity_exponent}, which is for tokens, but data.masking.unit is "
            f"{masking.unit!r}; set one of them to its default")
   if c.optimizer.warmup_steps > max(1, c.train.num_steps):
     yield (f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}; a "
@@ -129,19 +129,19 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
 
 
 def _dispatch_faults(c: ConfigDict) -> Iterator[str]:
-  """The host looks in between calls of `train.steps_per_dispatch` updates only."""
+  """Faults in cadences: the host has control only after each call of `train.steps_per_dispatch` updates."""
   updates = c.train.steps_per_dispatch
   if updates > 1 and c.data.format in SHORT_EXAMPLES:
-    yield (f"train.steps_per_dispatch is {updates}, but batches of equal token counts (data.format {c.data.format}) "
+    yield (f"train.steps_per_dispatch is {updates}, but batches with equal token counts (data.format {c.data.format}) "
            "differ in shape; set it to 1")
   for key in ("train.num_steps", "train.log_every_steps", "eval.every_steps", "eval.finetune_every_steps",
               "checkpoint.every_steps", "objective.generator_steps"):
     if updates > 0 and _lookup(c, key) % updates:
-      yield f"{key} {_lookup(c, key)} is not a multiple of train.steps_per_dispatch {updates}, which may be 1"
+      yield f"{key} {_lookup(c, key)} is not a multiple of train.steps_per_dispatch {updates}; 1 always fits"
 
 
 def _objective_faults(c: ConfigDict) -> Iterator[str]:
-  """What each objective and each way to share weights asks of the generator."""
+  """Faults in the generator, which each objective and each way to share weights restricts."""
   name, tying = c.objective.name, c.objective.weight_tying
   if c.generator.kind != "learned" and name in ("two_stage", "adversarial", "hard_tokens"):
     yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
@@ -159,8 +159,8 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
       yield (f"objective.generator_steps is {c.objective.generator_steps}; both stages need a step of the "
              f"{c.train.num_steps} in train.num_steps")
     elif c.optimizer.warmup_steps > min(c.objective.generator_steps, c.train.num_steps - c.objective.generator_steps):
-      yield (f"optimizer.warmup_steps is {c.optimizer.warmup_steps}; each stage of objective.name=two_stage warms "
-             f"up, and the shorter one must have as many; the first has {c.objective.generator_steps}")
+      yield (f"optimizer.warmup_steps is {c.optimizer.warmup_steps}; each stage of objective.name=two_stage warms up, "
+             f"and the shorter one must have as many steps; the first has {c.objective.generator_steps}")
   if tying == "all" and "generator" in _networks(c) and name != "two_stage":
     if name not in ("rtd", "electra_15", "electra_15_other", "contrastive"):
       yield (f"objective.weight_tying is 'all', but objective.name={name} does not train a masked LM and a "
@@ -171,7 +171,7 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
 
 
 def _task_faults(c: ConfigDict) -> Iterator[str]:
-  """Rules of fine-tuning."""
+  """Faults in a fine-tuning."""
   t = c.task
   for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride",
               "max_question_length"):

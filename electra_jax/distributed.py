@@ -1,4 +1,4 @@
-"""Start and stop of the processes of a run together: on a laptop, SLURM, TPU pods and Kubernetes alike."""
+"""Joint start and stop of a run's processes: on a laptop, SLURM, TPU pods and Kubernetes alike."""
 
 import contextlib
 import ctypes
@@ -11,22 +11,22 @@ import threading
 import time
 
 import jax
-from jax._src import distributed as coordination  # jax has no public barrier but the collective
+from jax._src import distributed as coordination  # jax's only public barrier is a collective
 from jax._src.lib import _jax
 
 from electra_jax.errors import Interrupted, NoAnswerError, UserError
 
 VARIABLES = ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
-GPUS = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # who gives a process GPUs says so in these
+GPUS = ("CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # name the GPUs that a process was given
 NO_GPUS = ("", "-1", "NoDevFiles")
 BARRIER_SECONDS = 7 * 24 * 3600
 MEETING_SECONDS = 300  # from the start of one process until all have joined: schedulers start them minutes apart
-# A process that is silent for so long is lost, and the others end. One that is killed on a host that lives is noticed
-# at once by those that exchange numbers with it on CPUs; a GPU's collectives only wait.
+# A process that is silent for this long is lost, and the others end. If only the process and not its host dies, those
+# that exchange data with it on CPUs notice at once; collectives on GPUs just wait.
 HEARTBEAT_SECONDS = 60
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 TWICE_SECONDS = 1.0  # the same signal within this time is the same request
-# What jax, Gloo and NCCL say in the process that lives when another one is gone.
+# What jax, Gloo and NCCL say in a surviving process when another one is gone.
 LOST = re.compile(r"Gloo .*failed|NCCL .*(failed|error)|stopped sending heartbeats|[Cc]oordination ?[Ss]ervice|"
                   r"UNAVAILABLE: ")
 
@@ -35,15 +35,13 @@ def start() -> None:
   """Joins the other processes of the job, if there are any; call it before any other use of jax.
 
   COORDINATOR_ADDRESS (host:port), NUM_PROCESSES and PROCESS_ID describe any cluster. Without them jax detects SLURM
-  (several tasks in this step), Open MPI and TPU pods by itself, and a single process needs nothing.
+  (several tasks in this step), Open MPI and TPU pods by itself; a single process needs nothing.
 
-  If they do not meet within MEETING_SECONDS, or one of them is lost later (HEARTBEAT_SECONDS), this process ends with
-  the text and the status of `lost_process`.
+  If a process is lost later (HEARTBEAT_SECONDS), this one ends with the text and the status of `lost_process`.
 
   Raises:
-    UserError: some of the three variables are set, but not all, or not to values that fit; or a scheduler's variable is
-      malformed.
-    NoAnswerError: the others were not there in time.
+    UserError: only some of the three variables are set, or to invalid values; or a scheduler's variable is malformed.
+    NoAnswerError: the others did not come within MEETING_SECONDS.
   """
   given = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
   if given:
@@ -68,12 +66,12 @@ def start() -> None:
   elif (hosts := len(os.environ.get("TPU_WORKER_HOSTNAMES", "").split(","))) > 1:
     _join(f"this host meets the others of a TPU slice of {hosts}")
   elif tasks > 1:
-    print(f"One process alone, in a SLURM job of {tasks} tasks. All of them train together when srun starts them.",
+    print(f"One process alone, in a SLURM job of {tasks} tasks. Started with srun, all of them train together.",
           flush=True)
 
 
 def _check_port(port: int) -> None:
-  """jaxlib crashes without a word where the coordinator's port is taken."""
+  """Raises if the coordinator's port is taken, where jaxlib would crash without a message."""
   with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as trial:
     trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -81,11 +79,11 @@ def _check_port(port: int) -> None:
     except (OSError, OverflowError) as error:
       raise UserError("The coordinator's port cannot be opened on this host", got=f"port {port}: {error}",
                       allowed="a free port above 1023", fix="choose another one in COORDINATOR_ADDRESS of all "
-                      "processes, or end the process that has it") from None
+                      "processes, or end the process that holds it") from None
 
 
 def _count(name: str) -> int:
-  """A scheduler's number of processes; 1 where the variable is missing or empty."""
+  """A scheduler's number of processes; 1 if the variable is missing or empty."""
   text = os.environ.get(name) or "1"
   if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
     raise UserError(f"The environment variable {name} is malformed", got=repr(text[:100]),
@@ -95,7 +93,7 @@ def _count(name: str) -> int:
 
 
 def _join(told: str, *address) -> None:
-  """Waits for the others; `told` says first for whom."""
+  """Waits for the other processes, whom `told` names in the log."""
   print(f"This run has several processes: {told}, within {MEETING_SECONDS} s.", flush=True)
   _explain_aborts()
   make = _jax.get_distributed_runtime_client
@@ -104,26 +102,26 @@ def _join(told: str, *address) -> None:
   try:
     jax.distributed.initialize(*address, initialization_timeout=MEETING_SECONDS,
                                heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
-  except RuntimeError as error:  # a time-out; of what the callback would have been told jaxlib 0.10 makes a bad_cast
+  except RuntimeError as error:  # a time-out; jaxlib 0.10 turns the callback's argument into a bad_cast
     raise lost_process("not all of them came in time" if "bad_cast" in str(error) else str(error)[:200]) from error
 
 
 def _end_as_lost(*reason) -> None:
-  """Ends this process, also from a thread of C++ while Python waits."""
+  """Ends this process, even from a C++ thread while Python waits."""
   del reason
   os.write(2, f"\nError: {lost_process('one is gone, frozen, or cannot be reached any more')}\n".encode())
   os._exit(NoAnswerError.STATUS)
 
 
-_handlers: list = []  # of signals, which must live as long as the process
+_handlers: list = []  # signal handlers, which must live as long as the process
 
 
 def _explain_aborts() -> None:
-  """jax aborts a process whose group has broken; from now on it says what to do and has a status that tells it apart.
+  """Makes a process that jax aborts, because its group has broken, say what to do and exit with a status of its own.
 
-  The abort comes in a thread of C++, whatever this process waits for. A handler of Python's `signal` would have to
-  wait for the main thread, which may never return. jax would also print a stack of C++ before it; with a callback of
-  ours (`_join`) it does not, be it that the callback is called or, as with jaxlib 0.10, that the call itself aborts.
+  The abort comes in a C++ thread, whatever this process waits for. A handler set with Python's `signal` would wait for
+  the main thread, which may never return. jax would also print a C++ stack first; with our callback (`_join`) it does
+  not, whether the callback is called or, as with jaxlib 0.10, the call itself aborts.
   """
   handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end_as_lost)
   _handlers.append(handler)
@@ -131,16 +129,16 @@ def _explain_aborts() -> None:
 
 
 def lost_process(got: object) -> NoAnswerError:
-  """What those that are left say of it."""
+  """The error that the remaining processes report."""
   return NoAnswerError(
     "Another process of this run does not answer", got=got,
     allowed=f"all processes meet within {MEETING_SECONDS} s, and none is silent for {HEARTBEAT_SECONDS} s",
-    fix="look into the logs of the others for the one that ended first; then start all again, in the same number or "
-    "another: they resume from the last checkpoint")
+    fix="look in the others' logs for the one that ended first; then start all again, as many as before or not: they "
+    "resume from the last checkpoint")
 
 
 def find_lost_process(error: BaseException) -> NoAnswerError | None:
-  """The error in place of what a collective or a barrier raised because another process is gone; else None."""
+  """`lost_process` if a collective or a barrier raised the error because another process is gone; else None."""
   if not jax.distributed.is_initialized() or isinstance(error, UserError):
     return None
   said = f"{type(error).__name__}: {error}"
@@ -148,16 +146,16 @@ def find_lost_process(error: BaseException) -> NoAnswerError | None:
 
 
 def check_devices() -> None:
-  """Finds out now, and not after the data is prepared, whether jax can use the devices that it is to use.
+  """Checks, before the data is prepared, that jax can use the intended devices.
 
   Raises:
-    UserError: it cannot, or the environment gives it GPUs and it knows of none.
+    UserError: it cannot, or the environment gives it GPUs and it finds none.
   """
   asked = os.environ.get("JAX_PLATFORMS", "")
   try:
     backend = jax.default_backend()
   except RuntimeError as error:
-    raise UserError("jax cannot use the devices that it is asked for", got=f"JAX_PLATFORMS={asked!r}: "
+    raise UserError("jax cannot use the devices that it was asked for", got=f"JAX_PLATFORMS={asked!r}: "
                     f"{str(error).splitlines()[0][:300]}", allowed="cpu, or a platform with its devices and driver",
                     fix="unset JAX_PLATFORMS, or install the jax of this platform (see requirements.txt)") from error
   given = {name: os.environ[name] for name in GPUS if os.environ.get(name, "") not in NO_GPUS}
@@ -168,37 +166,37 @@ def check_devices() -> None:
 
 
 def barrier(name: str) -> None:
-  """Returns when every process has come here, be it after hours in which one of them prepares the data.
+  """Returns when every process has come here, even if one of them first prepares the data for hours.
 
-  A collective on the devices would not wait so long: Gloo, which connects CPUs, gives up after half a minute.
+  A collective on the devices would not wait that long: Gloo, which connects CPUs, gives up after half a minute.
   """
   if jax.process_count() == 1:
     return
   from jax.experimental import multihost_utils
 
-  if coordination.global_state.client is None:  # processes that the TPU runtime alone has brought together
+  if coordination.global_state.client is None:  # processes joined by the TPU runtime alone
     multihost_utils.sync_global_devices(name)
   else:
     coordination.global_state.client.wait_at_barrier(f"electra_jax/{name}", BARRIER_SECONDS * 1000)
 
 
 class StopRequest:
-  """Ctrl-C and the signals with which schedulers and closed terminals end a process, noted for the loop to look at.
+  """Ctrl-C and the signals by which schedulers and closed terminals end a process, recorded for the loop to check.
 
-  Inside `with`, the first signal is noted. Ctrl-C again has its usual effect at once; another signal ends the process
-  when it comes a second time, at least TWICE_SECONDS later, for schedulers send the same one to a process and to its
-  parent. What happens is said. A signal that is ignored (as Ctrl-C is for background jobs, SIGHUP with nohup) stays so.
-  If the loop ends because another process is gone, `with` raises what `find_lost_process` makes of it.
+  Inside `with`, the first signal is recorded, and a message says so. Ctrl-C again has its usual effect at once; another
+  signal ends the process when it comes again at least TWICE_SECONDS later, as schedulers send the same one to a process
+  and to its parent. A signal that is ignored (Ctrl-C in background jobs, SIGHUP under nohup) stays ignored. If the loop
+  ends because another process is gone, `with` raises the error of `find_lost_process`.
 
   With several processes all must leave the loop after the same step, although the signal reaches them at different
-  times or only some of them. jax's coordination service sees to that; it listens to SIGTERM, so that is left to it.
+  times, or only some of them. jax's coordination service takes care of that and of SIGTERM, to which it listens.
   """
 
   def __init__(self):
     self._noted, self._former = {}, {}  # signal -> when it came; -> what it did before
 
   def __enter__(self):
-    if threading.current_thread() is threading.main_thread():  # Python allows it nowhere else
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
       for number in SIGNALS:
         is_ours = jax.process_count() == 1 or number != signal.SIGTERM
         if is_ours and signal.getsignal(number) != signal.SIG_IGN:
@@ -207,14 +205,14 @@ class StopRequest:
 
   def __exit__(self, kind, error, trace):
     del trace
-    # A checkpoint is still being written after Interrupted: another signal must not have its usual effect then.
+    # After Interrupted a checkpoint is still being written: other signals must not have their usual effect then.
     self._restore([signal.SIGINT] if kind is not None and issubclass(kind, Interrupted) else SIGNALS)
     lost = find_lost_process(error) if error is not None else None
     if lost is not None:
       raise lost from error
 
   def reached(self, step: int) -> bool:
-    """Whether the loop ends after this step. To be called once after each step, in every process."""
+    """Whether the loop ends after this step; every process must call it once after each step."""
     if jax.process_count() == 1:
       return bool(self._noted)
     from jax.experimental import multihost_utils
@@ -243,6 +241,6 @@ class StopRequest:
 
 
 def _say(text: str) -> None:
-  """A line on the console from within a signal handler, which may have interrupted another print."""
-  with contextlib.suppress(OSError):  # nobody may be left to read it
+  """Prints a line from within a signal handler, which may have interrupted another print."""
+  with contextlib.suppress(OSError):  # the console may be gone
     os.write(2, f"\n{text}\n".encode())

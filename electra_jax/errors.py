@@ -4,14 +4,14 @@ import difflib
 import functools
 from collections.abc import Iterable
 
-MOST_CHARACTERS = {"what": 300, "allowed": 350, "fix": 400}  # of a message's parts; `got` has the rest
+MOST_CHARACTERS = {"what": 300, "allowed": 350, "fix": 400}  # of a message's parts; `got` gets the rest
 
 
 class UserError(ValueError):
   """A mistake in input, configuration or environment that the user can repair.
 
-  `main` and the tools print it without a traceback and exit with status 2; everything else that is raised is
-  a fault of ours and keeps its traceback. However long the input is, the message stays below 2,000 characters.
+  `main` and the tools print it without a traceback and exit with status 2; any other exception is a fault of ours and
+  keeps its traceback. However long the input, the message stays below 2,000 characters.
 
   >>> print(UserError("data.format is unknown", got="'FULL'", allowed="ELECTRA, FULL-SENTENCES",
   ...                 fix="set --config.data.format=FULL-SENTENCES"))
@@ -30,40 +30,40 @@ class UserError(ValueError):
     super().__init__(f"{self.what.rstrip('.')}.\n  got:     {self.got}\n  allowed: {self.allowed}\n"
                      f"  fix:     {self.fix}")
 
-  def __reduce__(self):  # worker processes send it to their parent
+  def __reduce__(self):  # for worker processes, which send it to their parent
     return functools.partial(type(self), got=self.got, allowed=self.allowed, fix=self.fix), (self.what,)
 
 
 class NoAnswerError(UserError):
-  """Another process of the run, or what reads its data, does not answer any more; the same command resumes.
+  """Another process of the run, or the reader of its data, does not answer any more; the same command resumes.
 
-  A status of its own tells a scheduler that the cause may lie in the machine, and that a new start may help.
+  Its own exit status tells a scheduler that the cause may be the machine, so that a restart may help.
   """
 
   STATUS = 69  # EX_UNAVAILABLE of sysexits.h
 
 
 class Interrupted(Exception):
-  """A signal has asked the run to stop, and its checkpoint is complete; `main` ends with STATUS.
+  """A signal asked the run to stop, and its checkpoint is complete; `main` exits with STATUS.
 
-  It is no fault, but the status must not be 0 either, so that a scheduler can tell "start me again" from "finished".
+  It is no fault, but the status must not be 0, so that a scheduler can tell "start again" from "finished".
   """
 
   STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command will resume
 
 
 def shorten(text: str, most: int) -> str:
-  """The text, or its beginning and how many characters are left out; at most `most` characters in all.
+  """The text, or its beginning and the number of characters left out; at most `most` characters in all.
 
   >>> shorten("short", 5), shorten("x" * 1_000, 50)
   ('short', 'xxxxxxxxxx ... (990 more characters)')
   """
-  kept = most - 40  # the note has room in the rest
+  kept = most - 40  # the rest is for the note
   return text if len(text) <= most else f"{text[:kept]} ... ({len(text) - kept:,} more characters)"
 
 
 def named(names: Iterable[object], most: int = 12) -> str:
-  """Names for the `got` or `allowed` of an error; behind the first ones how many more there are.
+  """Names for the `got` or `allowed` of an error: the first ones, then how many more there are.
 
   >>> named(["a", "b", "c"], most=2), named([])
   ('a, b and 1 more', 'none')
@@ -74,7 +74,7 @@ def named(names: Iterable[object], most: int = 12) -> str:
 
 
 def unknown(what: str, got: object, allowed: Iterable[str], fix: str) -> UserError:
-  """The error for a name that is none of some; in the fix, CLOSEST becomes the allowed name most like it.
+  """The error for a name that is not allowed; CLOSEST in the fix becomes the allowed name most like it.
 
   >>> print(unknown("The task is unknown", "rtee", ["cola", "rte"], "set --config.task.name=CLOSEST").fix)
   set --config.task.name=rte
@@ -85,7 +85,7 @@ def unknown(what: str, got: object, allowed: Iterable[str], fix: str) -> UserErr
 
 
 def listed(faults: list[str], most: int = 10) -> str:
-  """Faults for the `got` of an error, one a line; behind the first ones how many more there are.
+  """Faults for the `got` of an error, one per line: the first ones, then how many more there are.
 
   >>> listed(["a", "b", "c"], most=2)
   '\\n    a\\n    b\\n    and 1 more'

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all, and JSON with NaN as null."""
+"""Files and folders that appear complete or not at all, and JSON files with null for NaN."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from electra_jax.errors import UserError
 
 @contextlib.contextmanager
 def atomic(path: str, mode: str = "w") -> Generator[IO, None, None]:
-  """A file that takes its name when the block has ended well; else what was there stays as it was.
+  """A file that gets its name when the block ends without an error; otherwise what was there stays.
 
   Args:
     mode: "w" for text in UTF-8, "wb" for bytes.
@@ -34,7 +34,7 @@ def atomic(path: str, mode: str = "w") -> Generator[IO, None, None]:
 
 
 def check_free(out: str) -> None:
-  """Raises a UserError where something stands in the place of a new folder."""
+  """Raises a UserError if the place of a new folder is taken."""
   if os.path.lexists(out) and not (os.path.isdir(out) and not os.path.islink(out) and not os.listdir(out)):
     raise UserError("The place of a new folder is taken", got=f"{out} exists and holds something",
                     allowed="a new or empty folder", fix="choose another one (--out), or move the old one away")
@@ -42,27 +42,27 @@ def check_free(out: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: str) -> Generator[str, None, None]:
-  """A temporary folder next to `out` that takes its name when the block has ended well.
+  """A temporary folder next to `out` that gets its name when the block ends without an error.
 
   Raises:
-    UserError: `out` holds something, or the disk refuses; what existed is as it was.
+    UserError: `out` holds something, or the disk refuses; what existed stays.
   """
   check_free(out)
   partial = f"{os.path.normpath(out)}.partial-{os.getpid()}"
   try:
     os.makedirs(partial)
     yield partial
-    os.rename(partial, out)  # fails where `out` has been filled meanwhile
+    os.rename(partial, out)  # fails if `out` has been filled meanwhile
   except OSError as error:
     raise UserError("The folder cannot be written", got=f"{out}: {error}",
-                    allowed="a place that you may write to, with room for all (4 bytes a parameter)",
+                    allowed="a place that you may write to, with enough room (4 bytes per parameter)",
                     fix="choose another --out, or free space") from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_json(path: str, value: Any) -> None:
-  """Atomically; NaN becomes null."""
+  """Writes JSON atomically; NaN and infinity become null."""
   def clean(x: Any) -> Any:
     if isinstance(x, dict):
       return {key: clean(item) for key, item in x.items()}

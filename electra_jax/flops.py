@@ -1,7 +1,6 @@
-"""Floating-point operations of training: two conventions, never mixed: ours for MFU, the paper's for
-tables (ELECTRA Appendix C). Counting needs no jax.
+"""Floating-point operations of training, in two conventions: ours for MFU, the paper's for its tables (ELECTRA C).
 
-A multiplication and an addition are two operations in both. Terms are per training step, over the global batch.
+In both a multiplication and an addition are two operations. Terms are per training step, over the global batch.
 """
 
 from collections.abc import Callable
@@ -13,8 +12,8 @@ from ml_collections import ConfigDict
 from electra_jax.config import num_predictions
 from electra_jax.objectives.table import ROWS
 
-# Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: its
-# float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
+# Dense bfloat16 FLOP/s of one jax device by `device_kind`, from the vendors' data sheets. V100 has no bfloat16: this
+# is its float16 rate. On TPU v2 and v3 a jax device is one of a chip's two cores. Parts of a card (MIG) are not listed.
 HARDWARE_PEAKS = MappingProxyType({
   "Tesla V100-SXM2-16GB": 125e12, "Tesla V100-SXM2-32GB": 125e12, "Tesla V100-SXM3-32GB": 125e12,
   "NVIDIA A100-SXM4-40GB": 312e12, "NVIDIA A100-SXM4-80GB": 312e12,
@@ -26,7 +25,7 @@ HARDWARE_PEAKS = MappingProxyType({
   "TPU v6 lite": 918e12, "TPU v6e": 918e12,
 })
 
-PAPER_MLM_SHARE = 0.15625  # positions at the MLM softmax: 20 of 128, as the released code has it at every length
+PAPER_MLM_SHARE = 0.15625  # share of positions at the MLM softmax: 20 of 128, in the released code at every length
 
 
 def hardware_peak(device_kind: str) -> float | None:
@@ -36,7 +35,7 @@ def hardware_peak(device_kind: str) -> float | None:
 
 @dataclass(frozen=True)
 class FlopCount:
-  """A count with its convention; `terms` are named `network/component` and hold operations per training step."""
+  """A count with its convention; `terms` are operations per training step by `network/component`."""
 
   convention: str
   terms: dict[str, float]
@@ -55,7 +54,7 @@ class FlopCount:
 
 @dataclass(frozen=True)
 class NetworkSizes:
-  """The sizes of one encoder that decide its cost."""
+  """The sizes that determine the cost of one encoder."""
 
   hidden: int
   embed: int
@@ -66,16 +65,16 @@ class NetworkSizes:
   length: int
   heads_on_top: tuple[str, ...]  # of HEADS
   type_vocab: int = 2
-  queries: int = 0  # width of queries, keys and values, all heads together; 0: hidden
-  cross_attention: bool = False  # a decoder's second attention in each layer, over an encoder of the same length
-  mlm_share: float = PAPER_MLM_SHARE  # at the softmax, in the paper's count; 1 for language models
+  queries: int = 0  # width of queries, keys and values over all heads; 0: hidden
+  cross_attention: bool = False  # whether each layer has a second attention, over an encoder of the same length
+  mlm_share: float = PAPER_MLM_SHARE  # share of positions at the softmax, in the paper's count; 1 for language models
 
 
 def model_flops(config: ConfigDict) -> FlopCount:
-  """The matrix products that a training step needs: what MFU is measured by.
+  """The matrix products that a training step needs, for MFU.
 
-  Backward costs twice forward (x3 in all), embedding lookups nothing, the MLM head runs at the masked slots only, the
-  vocabulary is the padded one. Recomputation (remat) is not counted: it is a price, not a need.
+  Backward costs twice forward (x3 in all), embedding lookups cost nothing, the MLM head runs at masked slots only, and
+  the vocabulary is the padded one. Recomputation (remat) is not counted, as a step does not need it.
 
   Args:
     config: a resolved config.
@@ -89,10 +88,10 @@ def model_flops(config: ConfigDict) -> FlopCount:
 
 
 def paper_flops(config: ConfigDict) -> FlopCount:
-  """The ELECTRA paper's count, for numbers next to its tables (Appendix C).
+  """The ELECTRA paper's count, for comparison with its tables (Appendix C).
 
   Backward costs as much as forward (x2), every embedding lookup is a product with a one-hot vector (token, position
-  and segment tables), 15.625 % of positions reach the MLM softmax, and the terms that are no matrix products (softmax,
+  and segment tables), 15.625 % of positions reach the MLM softmax, and operations other than matrix products (softmax,
   dropout, layer norm, activation, bias, residual) count too. Within 0.1 % of the totals that the released code prints.
 
   Args:
@@ -105,23 +104,20 @@ def paper_flops(config: ConfigDict) -> FlopCount:
 def steps_within(config: ConfigDict, total_flops: float) -> int:
   """Optimizer updates that a budget in the paper's convention pays for, to the nearest; at least 1.
 
-  Recipes that get the same budget are compared as in the paper's tables: "the same training FLOPs" (section 3.3).
-
-  Args:
-    config: a resolved config.
+  With equal budgets, recipes compare as in the paper's tables: "the same training FLOPs" (section 3.3).
   """
   return max(1, round(total_flops / paper_flops(config).per_step))
 
 
 def paper_forward(net: NetworkSizes) -> dict[str, float]:
-  """The paper's count of one network's forward pass, operations per token by term."""
+  """The paper's count for one network's forward pass: operations per token by term."""
   lookup = 2 * net.embed * (net.vocab + net.length + net.type_vocab)
   return _encoder(net) | _heads(net, net.mlm_share) | {"embedding_lookup": lookup, "elementwise": _elementwise(net)}
 
 
 def _count(convention: str, config: ConfigDict, vocab_size: int, forward: Callable[[NetworkSizes], dict[str, float]],
            factor: int) -> FlopCount:
-  """`forward` gives operations per token of one network by term."""
+  """The count of a whole step; `forward` gives one network's operations per token by term."""
   num_tokens = config.train.batch_size * config.data.sequence_length
   terms = {f"{name}/{term}": float(_passes(config, name, factor) * num_tokens * count)
            for name, network in _networks(config, vocab_size).items() for term, count in forward(network).items()}
@@ -129,15 +125,15 @@ def _count(convention: str, config: ConfigDict, vocab_size: int, forward: Callab
 
 
 def _passes(config: ConfigDict, network: str, factor: int) -> float:
-  """Forward passes that a step of a network costs: `factor` where it learns, 1 where it is frozen; the run's mean."""
+  """A step's cost of a network in forward passes, `factor` if it learns, 1 if it is frozen; the mean over the run."""
   if config.objective.name != "two_stage":
     return factor
-  first = config.objective.generator_steps / config.train.num_steps  # share of the first stage
+  first = config.objective.generator_steps / config.train.num_steps  # the first stage's share
   return factor * first + (1 - first) if network == "generator" else factor * (1 - first)
 
 
 def _networks(config: ConfigDict, vocab_size: int) -> dict[str, NetworkSizes]:
-  """The encoders that one step runs, by name; a generator that is made of token counts costs nothing here."""
+  """The encoders that one step runs, by name; a generator made of token counts costs nothing."""
   def network(branch, heads_on_top):
     return NetworkSizes(hidden=branch.hidden_size, embed=config.model.embedding_size, layers=branch.num_hidden_layers,
                    heads=branch.num_attention_heads, mlp=branch.intermediate_size, vocab=vocab_size,
@@ -155,7 +151,7 @@ def kept_network(config: ConfigDict) -> NetworkSizes:
   return next(network for name, network in networks.items() if name != "generator")
 
 
-# Forward operations per token of the input. One dense layer of n inputs and m outputs costs 2 n m per token.
+# Forward operations per input token. A dense layer of n inputs and m outputs costs 2 n m.
 
 
 def _encoder(net: NetworkSizes) -> dict[str, float]:
@@ -176,7 +172,7 @@ def _hidden_layer(net: NetworkSizes) -> float:
   return 2 * net.hidden**2 + 2 * net.hidden  # a hidden layer, then one logit
 
 
-# head -> (network, share of the positions that are masked) -> its terms.
+# head -> (network, share of masked positions) -> its terms.
 HEADS = MappingProxyType({
   "mlm": _mlm_head,
   "full_mlm": lambda net, share: _mlm_head(net, 1.0),
@@ -192,9 +188,9 @@ def _heads(net: NetworkSizes, share: float) -> dict[str, float]:
   return {term: count for head in net.heads_on_top for term, count in HEADS[head](net, share).items()}
 
 
-# Operations per entry, by hand from the formulas (an exponential is one operation): softmax subtracts the maximum,
-# takes the exponential, sums and divides; dropout draws, compares, multiplies and rescales; the tanh form of GELU has
-# eight; layer norm subtracts, squares, divides, scales and shifts.
+# Operations per entry, counted by hand from the formulas; an exponential is one operation. Softmax finds and subtracts
+# the maximum, takes the exponential, sums and divides; dropout draws, compares, multiplies and rescales; the tanh form
+# of GELU has eight; layer norm subtracts, squares, divides, scales and shifts.
 SOFTMAX, DROPOUT, GELU, LAYER_NORM = 5, 4, 8, 5
 
 

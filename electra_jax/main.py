@@ -22,7 +22,7 @@ flags.DEFINE_string(
   "workdir", None, "Folder of the run: config, tokenizer, shards, checkpoints, logs; by default runs/NAME of the "
   "recipe. The same command in the same workdir resumes where it stopped.")
 
-USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBERTa papers do.
+USAGE = """Pre-trains and fine-tunes a text encoder as in the ELECTRA and RoBERTa papers.
 
   The demo, minutes on a laptop CPU:   python -m electra_jax.main --config=configs/tiny.py --workdir=runs/tiny
   ELECTRA-Base on your own text:       python -m electra_jax.main --config=configs/base.py --workdir=runs/base \\
@@ -35,17 +35,17 @@ USAGE = """Pre-trains and fine-tunes a text encoder the way the ELECTRA and RoBE
                                            --config.task.data_dir=/path/to/glue
   Any recipe, shrunk to try it:        python -m electra_jax.main --config=configs/roberta_base.py:tiny --workdir=runs/t
 
-Kill it at any moment: the same command resumes from the last checkpoint. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2
-lets it write one first; the same again ends it at once. Recipes are in configs/, every key with its reason is in
-configs/common.py.
+A run can be killed at any moment: the same command resumes from the last checkpoint. On Ctrl-C, SIGTERM, SIGHUP,
+SIGUSR1 or SIGUSR2 it writes one first; the same again ends it at once. Recipes are in configs/; configs/common.py has
+every key with its reason.
 
-Exit status: 0 finished; 2 a mistake that you can repair, told in four lines; 75 stopped by a signal after a
-checkpoint was written, start it again to resume; 69 another process of the run or the reader of its data does not
+Exit status: 0 finished; 2 a mistake that you can repair, explained in four lines; 75 stopped by a signal after
+writing a checkpoint, start it again to resume; 69 another process of the run or the reader of its data does not
 answer, start all again; 130 ended by Ctrl-C without a checkpoint; 1 a fault of the program."""
 
 
 def main(argv: list[str]) -> None:
-  """Checks the config, starts the process group and pre-trains, or fine-tunes where there is a task."""
+  """Checks the config, joins the process group, and pre-trains or, if there is a task, fine-tunes."""
   del argv
   if FLAGS["config"].value is None:
     raise UserError("--config is missing", got="nothing", allowed="a recipe; see `python -m electra_jax.main --help`",
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
 
 
 def check_quickly(config: ConfigDict, workdir: str) -> None:
-  """What is wrong with the config is reported before jax is imported, which takes seconds.
+  """Checks what needs no jax, whose import takes seconds.
 
   Raises:
     UserError: there is no such task or metric, no text and no shards, nothing to start from, or a package for the
@@ -95,7 +95,7 @@ def default_workdir() -> str:
 
 
 def start_jax() -> None:
-  """Joins the process group and switches the persistent compilation cache on.
+  """Turns on the persistent compilation cache and joins the process group.
 
   Raises:
     UserError: the environment asks for a device that jax cannot use, or describes the group wrongly.
@@ -113,11 +113,10 @@ def start_jax() -> None:
 
 
 def run(main_function: Callable[[list[str]], None], usage: str, *, takes_arguments: bool = False) -> None:
-  """absl's app.run for `main` and every tool: user errors are told in four lines, without a traceback.
+  """absl's app.run for `main` and every tool: prints user errors without a traceback.
 
   The exit status is theirs (2, or 69 for a NoAnswerError), Interrupted.STATUS for a run that was asked to stop, and
-  130 for Ctrl-C elsewhere.
-  `usage` is what --help prints above the flags.
+  130 for Ctrl-C elsewhere. --help prints `usage` above the flags.
   """
   outlive_console()
   sys.modules["__main__"].__doc__ = f"{usage.rstrip()}\n"  # an empty line in front of the flags
@@ -128,15 +127,15 @@ def run(main_function: Callable[[list[str]], None], usage: str, *, takes_argumen
       argv = recipes.with_paths(argv)
       recipes.check_command(argv)
       rest = FLAGS(argv)
-    except flags.Error as error:  # of its lines the last: there may be a traceback in front of it
+    except flags.Error as error:  # its last line, as a traceback may come before it
       raise UserError("A flag cannot be understood", got=str(error).strip().split("\n")[-1], fix="correct the flag",
                       allowed="the flags of --help and the keys of configs/common.py") from error
     expand_home({name: FLAGS[name] for name in FLAGS if not name.startswith("config")})
     if FLAGS["config"].value is not None:
       expand_config(FLAGS.config)
     if len(rest) > 1 and not takes_arguments:
-      raise UserError("There are arguments that are no flags", got=" ".join(rest[1:]), allowed="--name=value",
-                      fix="write --name=value without blanks around the equals sign")
+      raise UserError("There are arguments that are not flags", got=" ".join(rest[1:]), allowed="--name=value",
+                      fix="write --name=value without spaces around the equals sign")
     return rest
 
   try:
@@ -159,14 +158,14 @@ def run(main_function: Callable[[list[str]], None], usage: str, *, takes_argumen
 
 
 def expand_home(flag_of: dict[str, flags.Flag]) -> None:
-  """Puts the home folder in place of `~`, which shells leave alone behind an equals sign."""
+  """Replaces a leading `~`, which shells do not expand after an equals sign, by the home folder."""
   for flag in flag_of.values():
     if isinstance(flag.value, str):
       flag.value = os.path.expanduser(flag.value)
 
 
 def expand_config(branch: ConfigDict) -> None:
-  """The same for every key of a config: no value but a path begins with `~`."""
+  """The same for every key of a config; only paths begin with `~`."""
   for key, value in branch.items():
     if isinstance(value, ConfigDict):
       expand_config(value)
@@ -175,7 +174,7 @@ def expand_config(branch: ConfigDict) -> None:
 
 
 class _Dropping(io.FileIO):
-  """A file that takes what cannot be written any more, and drops it."""
+  """A file that silently drops what it cannot write any more."""
 
   def write(self, data) -> int:
     try:
@@ -185,22 +184,22 @@ class _Dropping(io.FileIO):
 
 
 def outlive_console() -> None:
-  """From now on this process outlives whoever reads its output: `| head`, a closed terminal, a full disk of the log."""
+  """Lets this process outlive the reader of its output: `| head`, a closed terminal, a full disk under the log."""
   for number in range(3):
     try:
       os.fstat(number)
-    except OSError:  # closed; the next file to be opened would have its number, and get what C++ says
+    except OSError:  # closed: the next file opened would get its number, and C++ code would print into it
       os.open(os.devnull, os.O_RDWR)
   for name, number in (("stdout", 1), ("stderr", 2)):
     stream = getattr(sys, name)
-    if stream is getattr(sys, f"__{name}__"):  # None where it was closed; another one is not the console
+    if stream is getattr(sys, f"__{name}__"):  # None if it was closed; any other is not the console
       raw = io.BufferedWriter(_Dropping(number, "w", closefd=False))
       setattr(sys, name, io.TextIOWrapper(raw, encoding=getattr(stream, "encoding", "utf-8"), errors="backslashreplace",
                                           line_buffering=True))
 
 
 def _find_known(error: Exception) -> UserError | None:
-  """What has a cause outside the program: a process that is lost, or memory that is too small."""
+  """The error for a cause outside the program: a lost process, or too little memory; else None."""
   if "jax" not in sys.modules:
     return None
   from electra_jax import distributed
@@ -210,10 +209,10 @@ def _find_known(error: Exception) -> UserError | None:
 
 
 def leave(status: int) -> None:
-  """Ends this process, also where others of the run do not know yet that it must end.
+  """Ends this process, even if the run's other processes do not know yet that it must end.
 
-  jax's orderly exit waits five minutes for them, while they wait for us; without us they are told and end too. And
-  Python's waits for its threads, one of which may be what does not answer.
+  jax's orderly exit would wait five minutes for them while they wait for us; once we are gone, they are told and end
+  too. Python's exit would wait for its threads, one of which may be what does not answer.
   """
   jax = sys.modules.get("jax")
   if status == NoAnswerError.STATUS or (jax is not None and jax.distributed.is_initialized()):

@@ -1,7 +1,7 @@
-"""Metrics, from (sum, weight) pairs to numbers, and where they are kept: JSONL, TensorBoard, Weights & Biases.
+"""Metrics, from (sum, weight) pairs to numbers, and their logs: JSONL, TensorBoard, Weights & Biases.
 
-Means are taken once, over all steps, micro-batches and devices of a window or an evaluation: sum of sums over sum of
-weights, never a mean of means.
+A mean is taken once over all steps, micro-batches and devices of a window or an evaluation, as the sum of sums over the
+sum of weights: never a mean of means.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ FILE_NAME = "metrics.jsonl"
 def add_pairs(window: Iterable[Pairs]) -> Pairs:
   """Sums the pairs of many steps name by name, on the host, in float64 and in the given order.
 
-  The order is fixed, so the same steps give the same bits. Arrays on a device are fetched together, once.
+  The order is fixed, so that the same steps give the same bits. All arrays are fetched from the device at once.
 
   >>> summarise(add_pairs([{"mlm/loss": (4.0, 1.0)}, {"mlm/loss": (2.0, 3.0)}]))["mlm/loss"]
   1.5
   """
-  import jax  # here, so that tools which only read logs start without it
+  import jax  # here, so that tools that only read logs start without it
   totals: Pairs = {}
   for pairs in jax.device_get(list(window)):
     for name, (value, weight) in pairs.items():
@@ -46,21 +46,21 @@ def add_pairs(window: Iterable[Pairs]) -> Pairs:
 
 
 def of_each_step(window: Iterable[Pairs]) -> list[Pairs]:
-  """The pairs of each step, on the host; those of the steps of one call have a leading axis."""
+  """The pairs of each step, on the host, from those of each call, which have a leading axis of steps."""
   import jax  # as above
   return [jax.tree.map(lambda x, i=i: x[i], pairs) for pairs in jax.device_get(list(window))
           for i in range(len(pairs["loss"][0]))]
 
 
 def summarise(totals: Pairs) -> dict[str, float]:
-  """Each pair's sum / weight. `mlm/loss` brings `mlm/perplexity` with it.
+  """Each pair's sum / weight. `mlm/loss` also gives `mlm/perplexity`.
 
-  What nothing was counted for is left out, such as recall and AUC where no token was replaced (always with the
-  discriminator of ELECTRA's footnote 7). A precision is 0 there: nothing was marked.
+  A metric without any count is left out, such as recall and AUC if no token was replaced (always the case for the
+  discriminator of ELECTRA's footnote 7). Only a precision is then 0: nothing was marked.
 
   A pair named `*/auc` holds two histograms over ascending score bins, of the positive and of the negative examples;
-  its value is the area under the ROC curve, `auc`. `*/constant_loss` comes with it: the cross-entropy, in nats, of the
-  best answer that is the same everywhere.
+  its value is the area under the ROC curve, `auc`. It also gives `*/constant_loss`: the cross-entropy, in nats, of the
+  best constant answer.
 
   >>> summarise({"rtd/auc": ([0, 1], [3, 0])})
   {'rtd/auc': 1.0, 'rtd/constant_loss': 0.5623351446188083}
@@ -85,7 +85,7 @@ def summarise(totals: Pairs) -> dict[str, float]:
 
 
 def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
-  """The chance that a positive scores above a negative, both drawn at random; equal bins count half.
+  """The probability that a random positive scores above a random negative; equal bins count half.
 
   Args:
     positives: counts [bins] of the positive examples over ascending score bins.
@@ -103,7 +103,7 @@ def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
 
 
 def check_installed(config_log: ConfigDict) -> None:
-  """Raises the UserError of a package for the logs that is missing, in no time: neither jax nor it is imported."""
+  """Raises a UserError if a package for the logs is missing; quick, as neither it nor jax is imported."""
   if config_log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
     _tensorboard()
   if config_log.wandb_project and importlib.util.find_spec("wandb") is None:
@@ -111,10 +111,10 @@ def check_installed(config_log: ConfigDict) -> None:
 
 
 def check_services(config_log: ConfigDict) -> None:
-  """Finds out before the data is prepared whether the logs can be kept where the config wants them, too.
+  """Checks, before the data is prepared, that the config's log services can be used.
 
   Raises:
-    UserError: tensorboardX or wandb is not installed, or wandb has no key that is valid.
+    UserError: tensorboardX or wandb is not installed, or wandb has no valid key.
   """
   import jax  # as above
   if jax.process_index() != 0:
@@ -124,29 +124,29 @@ def check_services(config_log: ConfigDict) -> None:
   if config_log.wandb_project:
     wandb = _wandb(config_log.wandb_project)
     try:
-      wandb.login()  # asks on a terminal
+      wandb.login()  # asks for a key if this is a terminal
     except wandb.Error as error:
       raise _no_wandb(config_log.wandb_project, error) from error
 
 
 class MetricWriter:
-  """Keeps the rows of a run in `<workdir>/metrics.jsonl` and, where the config asks, in TensorBoard and W&B.
+  """Writes the rows of a run to `<workdir>/metrics.jsonl` and, if the config says so, to TensorBoard and W&B.
 
-  A row of the file is one flat JSON object with "step", "split", "time" (seconds since 1970), what `per_step` names,
-  and the values; what is not finite is null.
+  A row of the file is one flat JSON object with "step", "split", "time" (seconds since 1970), the sums of `per_step`,
+  and the values, with null for those that are not finite.
 
   Args:
     workdir: the run's folder, made if missing.
     config_log: the `log` branch of the config.
     restored_step: the step of the checkpoint that the run resumes from; rows of later steps, which the run will
-      make again, are dropped, and a last line that a kill has torn. None = the run starts anew: all rows are.
+      make again, and a last line torn by a kill are dropped. None: the run starts anew, and all rows are dropped.
     enabled: True on process 0 only; elsewhere every method does nothing.
-    run_config: what W&B shows as the run's configuration.
-    per_step: what each step adds to sums that every row has, e.g. {"tokens": 2048, "epoch": 0.01}; a run's tokens are
-      those of the examples, special ones included, without padding (the mean over an epoch).
+    run_config: shown by W&B as the run's configuration.
+    per_step: what a step adds to sums that each row has, e.g. {"tokens": 2048, "epoch": 0.01}; tokens include special
+      ones but not padding (the mean over an epoch).
 
   Raises:
-    UserError: the folder cannot be written, the disk is full, or wandb is asked for and not installed.
+    UserError: the folder cannot be written, the disk is full, or wandb is wanted but not installed.
   """
 
   def __init__(self, workdir: str, config_log: ConfigDict, *, restored_step: int | None = None, enabled: bool = True,
@@ -189,11 +189,11 @@ class MetricWriter:
       self._wandb.log({"step": int(step), **tags})
 
   def rows(self) -> list[dict]:
-    """What the file holds, as `read_rows`; [] where this process does not write."""
+    """The rows of the file, as `read_rows`; [] if this process does not write."""
     return read_rows(self._workdir) if self._enabled else []
 
   def close(self) -> None:
-    """Closes everything; each row has been written by its own call, so a full disk is no news here."""
+    """Closes everything; a full disk is ignored here, as `write` has reported it."""
     for file in [*(self._boards or {}).values(), self._file]:
       with contextlib.suppress(OSError):
         if file is not None:
@@ -203,10 +203,10 @@ class MetricWriter:
 
 
 class _Board:
-  """TensorBoard's event file of one split: one folder each under the same tags puts the curves into one picture.
+  """TensorBoard's event file of one split; equal tags in separate folders put the splits' curves into one picture.
 
-  Written in the caller's thread: tensorboardX's SummaryWriter has a thread, whose death on a full disk would leave
-  the run waiting at its queue for ever.
+  Written in the caller's thread: if tensorboardX's SummaryWriter lost its thread on a full disk, the run would wait at
+  its queue for ever.
   """
 
   def __init__(self, folder: str, purge_step: int):
@@ -214,7 +214,7 @@ class _Board:
     self._event, self._scalar = event_pb2.Event, summary.scalar
     os.makedirs(folder, exist_ok=True)
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"), f".{os.getpid()}")
-    # Hides the events from this step on that an earlier process wrote and this one will write again.
+    # Hides an earlier process's events from this step on, which this one will write again.
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._file.write_event(self._event(step=purge_step, wall_time=time.time(), session_log=start))
 
@@ -251,7 +251,7 @@ def read_rows(workdir: str) -> list[dict]:
 
 
 def rows_so_far(workdir: str) -> list[dict]:
-  """`read_rows`; [] before the first: a run that failed early leaves an empty file, an imported one has none."""
+  """`read_rows`, or []: a run that failed early leaves an empty file, an imported one has none."""
   try:
     return read_rows(workdir)
   except UserError:
@@ -268,7 +268,7 @@ def _parse(line: str) -> dict | None:
 
 
 def _drop_rows(path: str, first_step: int) -> None:
-  """Removes the rows from `first_step` on and all that is not a whole row; the old file stays until the new is done."""
+  """Removes rows from `first_step` on and incomplete ones; the old file stays until the new one is complete."""
   if not os.path.exists(path):
     return
   with open(path, encoding="utf-8", errors="replace") as file:
@@ -292,7 +292,7 @@ def _tensorboard():
     from tensorboardX import event_file_writer, summary
     from tensorboardX.proto import event_pb2
   except ImportError as error:
-    raise UserError("TensorBoard logs are asked for, but tensorboardX is not installed", got=str(error),
+    raise UserError("TensorBoard logs are wanted, but tensorboardX is not installed", got=str(error),
                     allowed="tensorboardX, or no TensorBoard logs",
                     fix="pip install tensorboardX, or set --config.log.tensorboard=False") from error
   return event_file_writer, summary, event_pb2
@@ -303,7 +303,7 @@ def _wandb(project: str):
     import wandb
   except ImportError as error:
     raise UserError(f"log.wandb_project is {project!r}, but wandb is not installed", got=str(error),
-                    allowed="an empty project, or an installed wandb",
+                    allowed="an empty project, or wandb installed",
                     fix="pip install wandb, or set --config.log.wandb_project=''") from error
   return wandb
 
@@ -316,7 +316,7 @@ def _no_wandb(project: str, error: Exception) -> UserError:
 
 
 def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
-  """A W&B run that a restart in the same workdir continues: its id lies in `<workdir>/wandb_id`."""
+  """A W&B run, which a restart in the same workdir continues: its id is in `<workdir>/wandb_id`."""
   wandb = _wandb(project)
   path = os.path.join(workdir, "wandb_id")
   try:

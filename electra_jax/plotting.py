@@ -7,7 +7,7 @@ from typing import Any
 from electra_jax import files
 from electra_jax.errors import UserError
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+# Okabe and Ito's palette: distinct for colour-blind readers and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -18,25 +18,25 @@ def new(width: float, height: float) -> Any:
     UserError: matplotlib is not installed.
   """
   try:
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state; it takes a second to load
+    from matplotlib.figure import Figure  # pyplot would have global state; here, as it takes a second to import
   except ImportError as error:
     raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
-                    allowed="an installed matplotlib", fix="pip install matplotlib") from error
+                    allowed="matplotlib installed", fix="pip install matplotlib") from error
   return Figure(figsize=(width, height), layout="constrained")
 
 
 def finish(axes: Any, handles: Sequence | None = None) -> None:
-  """Grid, frame and key, alike in every picture."""
+  """Adds the grid, frame and legend that all pictures share."""
   axes.grid(alpha=0.3)
   axes.spines[["top", "right"]].set_visible(False)
   axes.legend(handles=handles, fontsize="small", frameon=False)
 
 
 def save(figure: Any, out: str) -> None:
-  """Writes png, pdf or svg, as the path's ending says, and png without one; the file appears whole.
+  """Writes png, pdf or svg by the path's ending, png if there is none; the file appears complete or not at all.
 
   Raises:
-    UserError: the path's ending is another, or the disk refuses.
+    UserError: the path has another ending, or the disk refuses.
   """
   try:
     with files.atomic(out, "wb") as file:
@@ -48,7 +48,7 @@ def save(figure: Any, out: str) -> None:
 
 
 def markdown(headings: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-  r"""A Markdown table without a line break behind it.
+  r"""A Markdown table without a final line break.
 
   >>> print(markdown(["Label", "F1"], [["a|b", 0.5]]))
   | Label | F1 |

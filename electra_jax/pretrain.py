@@ -1,6 +1,6 @@
 """The pre-training page: from a recipe to a trained encoder, from top to bottom.
 
-Every objective shares this loop; what differs between them is the pure functions in `objectives/`.
+All objectives share this loop; they differ in the pure functions in `objectives/`.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from electra_jax.training.train_state import TrainState, count_parameters
 
 
 def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, float]:
-  """Trains until `train.num_steps`, or resumes where the workdir stands. Returns the final evaluation, maybe empty.
+  """Trains until `train.num_steps`, resuming from the workdir's checkpoint. Returns the final evaluation, maybe empty.
 
   Args:
     given: the recipe with its overrides (not yet resolved).
-    workdir: config.json, tokenizer/, shards/, checkpoints/ and the logs live here.
-    recipe: as --config names it, for the record.
+    workdir: gets config.json, tokenizer/, shards/, checkpoints/ and the logs.
+    recipe: as named by --config, for the record.
 
   Raises:
     UserError: a mistake in the configuration, the data or the workdir; nothing that existed is harmed.
-    Interrupted: Ctrl-C or SIGTERM came while it trained; a checkpoint of the last step is written.
+    Interrupted: a signal stopped the training; a checkpoint of the last step is written.
   """
   # ---- Set up: the config, the data, and what the run is made of.
   start_up = progress.StartUp()
@@ -51,7 +51,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   train_step_of, evaluate = functools.cache(run.train_step), evaluation.make(run, data)
   workdir_lib.record_config(given, config, workdir, data.text, recipe)
 
-  # ---- Restore: the newest good checkpoint, or a start.
+  # ---- Restore: the newest good checkpoint, or a new state.
   readers.start_import(config.data.reader)
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
@@ -111,7 +111,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
 
 @contextlib.contextmanager
 def closing(*things) -> Generator[None, None, None]:
-  """Closes each of them at the end, the last one first, also after an error."""
+  """Closes each of them at the end, the last one first, even after an error."""
   with contextlib.ExitStack() as stack:
     for thing in things:
       stack.enter_context(contextlib.closing(thing))
@@ -120,10 +120,7 @@ def closing(*things) -> Generator[None, None, None]:
 
 def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite.Watch, timer: progress.StepTimer,
                writer: metrics.MetricWriter, bar: progress.Progress) -> None:
-  """The mean metrics of a window of updates, the last of which is `step`, into the logs; waits for the devices.
-
-  The window is empty afterwards.
-  """
+  """Logs the mean metrics of a window of updates that ends with `step`, and empties it; waits for the devices."""
   pairs = metrics.of_each_step(window)
   window.clear()
   values = watch.check(pairs, metrics.summarise(metrics.add_pairs(pairs)), step)
@@ -133,14 +130,14 @@ def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite
 
 
 def compile_step(train_step: jax.stages.Wrapped, state: TrainState, batch: PyTree, bar: progress.Progress) -> None:
-  """Compiles an update for batches like this one, and prints what memory it takes."""
+  """Compiles an update for batches like this one, and prints how much memory it takes."""
   bar.message("compiling")
   bar.message(memory.at_start(train_step, state, batch))
 
 
 def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, start_up: progress.StartUp
               ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer, nonfinite.Watch]:
-  """Where the run's numbers go: files, console, the clock, and who looks at them; a header says what is trained."""
+  """The metric writer, console, timer and watch for non-finite values; prints a header that says what is trained."""
   config, step, device = run.config, int(state.step), jax.devices()[0]
   start_up.done("restore")
   workdir_lib.record_start(workdir, step, run.mesh)
@@ -161,15 +158,15 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
 
 
 def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer: Tokenizer) -> TrainState:
-  """The newest good checkpoint of the workdir; else the parameters of another run or published; else a new start."""
+  """The workdir's newest good checkpoint; else a new state, maybe with another run's or published parameters."""
   state = saved.restore_newest(run.abstract_state)
   if state is not None:
     updates = run.config.train.steps_per_dispatch
     if int(state.step) % updates:
-      raise UserError("This workdir stands between two calls", got=f"step {int(state.step)} and "
+      raise UserError("This workdir's checkpoint is not at the end of a dispatch", got=f"step {int(state.step)} and "
                       f"--config.train.steps_per_dispatch={updates}", allowed="steps that it divides",
                       fix=f"set it to {math.gcd(int(state.step), updates)}")
-    print(f"Going on from this workdir's checkpoint of step {int(state.step):,}.", flush=True)
+    print(f"Resuming from this workdir's checkpoint of step {int(state.step):,}.", flush=True)
     return state
   state, init_from = run.init_state(), hub.fetch(run.config.checkpoint.init_from)
   if init_from and published.is_published(init_from):
@@ -186,16 +183,13 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer:
 
 
 def is_busy(step_metrics: list[dict]) -> bool:
-  """Whether the devices still work on the updates that gave these."""
+  """Whether the devices are still computing these metrics."""
   return not all(leaf.is_ready() for leaf in jax.tree.leaves(step_metrics))
 
 
 def on_devices(batches: Iterator[dict[str, np.ndarray]], updates: int, mesh: jax.sharding.Mesh
                ) -> Iterator[dict[str, jax.Array]]:
-  """The batches of so many updates together, with a leading axis of updates; one call ahead of their use.
-
-  So the devices find the next one where the host has waited for them.
-  """
+  """Groups of `updates` batches with a leading axis of updates, put on the devices one call ahead of their use."""
   groups = iter(lambda: list(itertools.islice(batches, updates)), [])
   placed = (sharding.put_batches(group, mesh) for group in groups)
   following = next(placed, None)

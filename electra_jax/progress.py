@@ -1,4 +1,4 @@
-"""Speed and progress of a run: the step timer (tokens/s, MFU) and the console."""
+"""Speed and progress of a run: step timer (tokens/s, MFU) and console."""
 
 import contextlib
 import math
@@ -12,26 +12,26 @@ from typing import Any
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-COLUMNS = 80  # of the narrowest console on which nothing is cut
+COLUMNS = 80  # width of a console that shows all without cutting
 
 _IMPORTED = time.monotonic()
 
 
 def process_seconds() -> float:
-  """How long this process runs already; where the system does not say, since this file was imported."""
+  """How long this process has been running; if the system does not say, since this file was imported."""
   try:
     with open("/proc/self/stat", encoding="ascii") as file:
-      ticks = int(file.read().rpartition(")")[2].split()[19])  # of the start, since the machine's
+      ticks = int(file.read().rpartition(")")[2].split()[19])  # from the machine's start to the process's
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
   except (OSError, ValueError, IndexError, AttributeError):
     return time.monotonic() - _IMPORTED
 
 
 class StartUp:
-  """Where the time before the first step goes, part by part: what a preempted run pays for each new start.
+  """The time before the first step, by part: what each restart costs a preempted run.
 
   Args:
-    clock: seconds since the process began; another one in tests. Only the first run of a process began with it.
+    clock: seconds since the process began, which only its first run counts from the beginning.
   """
 
   _process_counts = True
@@ -43,13 +43,13 @@ class StartUp:
       self.seconds["imports"], StartUp._process_counts = self._last, False
 
   def done(self, part: str) -> None:
-    """What was done since the last call, or since the object was made, is `part`."""
+    """Counts the time since the last call, or since the object was made, as `part`."""
     now = self._clock()
     self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
     self._last = now
 
   def after_first_step(self, step_metrics: Any) -> str:
-    """Waits for the first step, which ends the start, and describes it."""
+    """Waits for the first step, which ends the start, and describes the start."""
     for array in _leaves(step_metrics):
       array.block_until_ready()
     self.done("compilation")
@@ -68,14 +68,14 @@ class StepTimer:
   """Speed over the steps since the last reading, without compilation, evaluation and checkpoints.
 
   JAX returns before a step has run, so the loop must wait for the results (fetch the window's metrics) before `read`
-  and before `paused`, and for the first step's before the first `step`: that step is not counted, it compiles.
+  and before `paused`, and for the first step's before the first `step`: that step compiles and is not counted.
 
   Args:
     tokens_per_step: positions of the global batch, padding included: sequences times length.
     flops_per_step: `flops.model_flops(config).per_step`.
-    peak: FLOP/s of all devices of the run; None where it is unknown: `read` then gives FLOP/s in place of MFU.
-    already: seconds since the start of the run that the goodput counts as start too.
-    clock: seconds; another one in tests.
+    peak: FLOP/s of all the run's devices; if it is None, unknown, `read` gives FLOP/s in place of MFU.
+    already: seconds of the start-up before now, for the goodput.
+    clock: seconds.
   """
 
   def __init__(self, *, tokens_per_step: int, flops_per_step: float, peak: float | None,
@@ -103,7 +103,7 @@ class StepTimer:
   def waiting(self, is_hidden: Callable[[], bool] = lambda: False) -> Generator[None, None, None]:
     """Time inside is spent waiting for data; it counts, and is reported as a share.
 
-    Not if afterwards `is_hidden`: the devices are still busy with earlier steps, and have not waited at all.
+    It does not if `is_hidden` holds afterwards: then the devices are still busy with earlier steps and did not wait.
     """
     start = self._clock()
     try:
@@ -115,9 +115,9 @@ class StepTimer:
 
   @contextlib.contextmanager
   def paused(self, purpose: str, after: Any = ()) -> Generator[None, None, None]:
-    """Time inside is not a step's; `purpose` is evaluation, checkpoint or start (another program is compiled).
+    """Time inside does not count for steps; `purpose` is evaluation, checkpoint or start (of another program).
 
-    What the devices need until the arrays of `after` are there is a step's still.
+    The time until the arrays of `after` are there still counts.
     """
     for array in _leaves(after):
       array.block_until_ready()
@@ -131,8 +131,8 @@ class StepTimer:
   def goodput(self) -> dict[str, float]:
     """Where the seconds since the start of the run went: time/NAME_seconds, and time/goodput, the share of the steps.
 
-    The names: start (until the first step is done; `StartUp` has its parts), data_wait, evaluation,
-    checkpoint (what the loop waits for; the writing itself continues next to it) and steps, which is all the rest.
+    The names: start (until the first step is done; `StartUp` has its parts), data_wait, evaluation, checkpoint (only
+    while the loop waits: writing continues in the background) and steps, all the rest.
     """
     total = self._clock() - self._made
     spent = self._spent if self._compiled else self._spent | {"start": total}
@@ -143,7 +143,7 @@ class StepTimer:
   def read(self) -> dict[str, float]:
     """train/tokens_per_second, /step_ms, /data_wait_share (0 to 1), and /mfu or /flops_per_second; then restarts.
 
-    Empty while no step after the first has been counted. MFU is against the device's dense bfloat16 peak.
+    Empty as long as no step after the first has been counted. MFU is relative to the dense bfloat16 peak.
     """
     seconds, waited = self._clock() - self._start - self._excluded, self._waited
     num_steps = self._num_steps
@@ -166,7 +166,7 @@ def _leaves(tree) -> list:
 
 
 def is_due(step: int, every_steps: int) -> bool:
-  """Whether what is done each so many steps is done after this one; 0 = never.
+  """Whether what is done every so many steps is due after this one; 0 = never.
 
   >>> [is_due(step, 2) for step in (1, 2, 3, 4)], is_due(4, 0)
   ([False, True, False, True], False)
@@ -179,10 +179,10 @@ class Progress:
 
   Args:
     num_steps: steps of the whole run.
-    start_step: steps that are done already.
+    start_step: steps already done.
     enabled: True on process 0 only.
-    stream: where to write; the error stream of the process by default, looked up at each call.
-    clock: seconds; another one in tests.
+    stream: where to write; None: the process's error stream.
+    clock: seconds.
   """
 
   def __init__(self, num_steps: int, start_step: int = 0, *, enabled: bool = True,
@@ -217,7 +217,7 @@ class Progress:
                  + ", ".join(describe(values)))
 
   def message(self, text: str) -> None:
-    """Lines of their own, above the bar: an evaluation's result, a checkpoint."""
+    """Prints lines above the bar, such as the result of an evaluation."""
     text = wrapped(text)
     if self._bar is not None:
       self._bar.write(text, file=self._stream)
@@ -225,7 +225,7 @@ class Progress:
       self._line(text)
 
   def finish(self, workdir: str) -> None:
-    """The last line of a run: how long this start of it took, and what there is to do next."""
+    """Prints how long the run took since this start, and what to do next."""
     self.message(f"""Finished after {self._elapsed()}: {workdir}. Next:
   results    python -m electra_jax summary {workdir}
   a page     python -m electra_jax report {workdir}
@@ -254,7 +254,7 @@ class Progress:
 
 
 def describe_goodput(values: Mapping[str, float]) -> str:
-  """The names of `StepTimer.goodput` in one line, the largest share first.
+  """The values of `StepTimer.goodput` in one line, the largest share first.
 
   >>> describe_goodput({"time/start_seconds": 30.0, "time/steps_seconds": 170.0, "time/goodput": 0.85})
   'steps 85.0 % (170 s), start 15.0 % (30 s)'
@@ -267,7 +267,7 @@ def describe_goodput(values: Mapping[str, float]) -> str:
 
 
 def wrapped(text: str) -> str:
-  """The lines of a text, none longer than COLUMNS; indented ones (commands) and rows of a table stay whole.
+  """The text with lines of at most COLUMNS; indented ones (commands) and rows of a table stay whole.
 
   >>> print(wrapped("word " * 20 + "\\n  a " + "long " * 18 + "command"))
   word word word word word word word word word word word word word word word word
@@ -283,10 +283,10 @@ def _fill(line: str, indent: str) -> str:
 
 def header(config: ConfigDict, *, text: str, num_parameters: int, num_train: int, num_heldout: int, passes: float,
            devices: str) -> str:
-  """What a pre-training is, a fact a line; recipe and workdir have been printed by `main`.
+  """The facts of a pre-training, one per line; `main` has printed recipe and workdir.
 
   Args:
-    passes: over the training examples, of one step.
+    passes: over the training examples, made by one step.
   """
   train, optimizer, length = config.train, config.optimizer, config.data.sequence_length
   facts = {
@@ -299,7 +299,7 @@ def header(config: ConfigDict, *, text: str, num_parameters: int, num_train: int
 
 
 def describe(values: Mapping[str, float]) -> list[str]:
-  """The parts of the loss, learning rate and speed; names that it does not know are left out.
+  """The parts of the loss, learning rate and speed; other values are left out.
 
   >>> describe({"train/learning_rate": 3e-3, "loss": 27.3, "mlm/loss": 6.1234, "rtd/loss": 0.3,
   ...           "train/tokens_per_second": 81234.0, "train/mfu": 0.412})
@@ -320,8 +320,8 @@ FORMS: dict[str, Callable[[float], str]] = {
 
 
 def describe_evaluation(values: Mapping[str, float]) -> str:
-  """Held-out values in one line, by network; what the loss says too (perplexity) or hides the rest (the sum) is left
-  out, and so is the accuracy of a detection, which is high where nothing is marked.
+  """Held-out values in one line, by network, without the perplexity, which says the same as the loss, the sum of the
+  losses, and the accuracy of detection, which is high if nothing is marked.
 
   >>> line = describe_evaluation({
   ...   "loss": 21.1, "mlm/loss": 5.23, "mlm/perplexity": 187.0, "mlm/accuracy": 0.124, "eval/unigram_entropy": 6.07,
@@ -353,7 +353,7 @@ MARKS = ("rtd/precision", "rtd/recall")
 
 
 def describe_marks(values: Mapping[str, float]) -> str:
-  """Precision and recall of the tokens that a discriminator marks as replaced.
+  """Precision and recall of a discriminator's marks for replaced tokens.
 
   >>> describe_marks({"rtd/precision": 0.61, "rtd/recall": 0.083})
   'precision 61.0 %, recall 8.3 %'

@@ -1,4 +1,4 @@
-"""Recipes by name or path, and the overrides of a command line, --config.KEY=VALUE, checked against their keys."""
+"""Recipes by name or path, and checks of a command line's overrides, --config.KEY=VALUE, against their keys."""
 
 import contextlib
 import difflib
@@ -18,14 +18,14 @@ from electra_jax.config import flatten
 from electra_jax.errors import UserError, named, unknown
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-# Folders that may hold configs/: that of a checkout, and that of an installed wheel.
+# Folders that may hold configs/: a checkout's, and an installed wheel's.
 ROOTS = (os.path.dirname(PACKAGE), os.path.join(PACKAGE, "_recipes"))
 PARSERS = {int: (flags.IntegerParser(), "an integer"), float: (flags.FloatParser(), "a number"),
            bool: (flags.BooleanParser(), "True or False")}
 
 
 def find(argument: str) -> str:
-  """FILE or FILE:variant as it is; of a recipe of the project, from any folder, its name or path as the full path.
+  """The full path of one of the project's recipes, by name or path, from any folder; others unchanged. Keeps :variant.
 
   >>> os.path.relpath(find("base:fast"), ROOTS[0]), os.path.relpath(find("configs/finetune/glue.py"), ROOTS[0])
   ('configs/base.py:fast', 'configs/finetune/glue.py')
@@ -43,18 +43,18 @@ def find(argument: str) -> str:
 
 
 def shorten(argument: str) -> str:
-  """A recipe of the project without the folder that holds configs/.
+  """The path of one of the project's recipes without the folder that holds configs/; others unchanged.
 
   >>> shorten(find("base:fast")), shorten("my.py")
   ('configs/base.py:fast', 'my.py')
   """
-  for root in reversed(ROOTS):  # the wheel's lies within the other
+  for root in reversed(ROOTS):  # the wheel's is within the other
     argument = argument.removeprefix(root + os.sep)
   return argument
 
 
 def with_paths(argv: list[str]) -> list[str]:
-  """A command line with `find` of its --config."""
+  """A command line with its --config replaced by `find`."""
   _make_importable()
   argv = list(argv)
   for place, word in enumerate(argv):
@@ -66,7 +66,7 @@ def with_paths(argv: list[str]) -> list[str]:
 
 
 def _make_importable() -> None:
-  """Recipes import each other, from the folder that holds configs/."""
+  """Lets recipes import each other, from the folder that holds configs/."""
   for folder in (os.getcwd(), *ROOTS):
     if os.path.isfile(os.path.join(folder, "configs", "common.py")):
       if folder not in sys.path:
@@ -75,12 +75,12 @@ def _make_importable() -> None:
 
 
 def load(argument: str) -> tuple[str, ConfigDict]:
-  """(docstring, config) of a recipe by name or path, with or without :variant; the config is not resolved yet.
+  """(docstring, unresolved config) of a recipe by name or path, with or without :variant.
 
-  Of a file with ROWS, as configs/ablations.py, the docstring is that of the row.
+  In a file with ROWS, such as configs/ablations.py, the docstring is the row's.
 
   Raises:
-    UserError: the file is no recipe.
+    UserError: the file is not a recipe.
   """
   _make_importable()
   path, _, variant = find(argument).partition(":")
@@ -89,7 +89,7 @@ def load(argument: str) -> tuple[str, ConfigDict]:
     given = module.get_config(variant) if variant else module.get_config()
     if not isinstance(given, ConfigDict):
       raise TypeError(f"get_config gives a {type(given).__name__}, not a ConfigDict")
-  except UserError:  # of the variant
+  except UserError:  # an unknown variant
     raise
   except Exception as error:  # a recipe is a program: it can raise anything
     raise UserError("The recipe cannot be loaded", got=f"{argument}: {type(error).__name__}: {error}",
@@ -100,14 +100,14 @@ def load(argument: str) -> tuple[str, ConfigDict]:
 
 
 def of_task(name: str, is_large: bool) -> ConfigDict:
-  """The recipe of configs/finetune/ for a task, as ELECTRA fine-tunes (Table 5, of Large its own column).
+  """The recipe of configs/finetune/ for a task, with ELECTRA's settings (Table 5, for Large its own column).
 
   >>> of_task("rte", is_large=True).task.num_epochs, of_task("squad_v2.0", is_large=False).task.name
   (10.0, 'squad_v2.0')
   """
   kind, _, rest = name.partition("_")
   file, argument = {"own": ("own", rest), "squad": ("squad", rest), "race": ("race", "")}.get(kind, ("glue", name))
-  size = "large" if is_large and file != "own" else ""  # own.py goes by the width
+  size = "large" if is_large and file != "own" else ""  # own.py adapts to the width itself
   return load(f"{file}:{','.join(filter(None, (argument, size)))}".rstrip(":"))[1]
 
 
@@ -137,7 +137,7 @@ def from_rows(rows: Mapping[str, tuple[str, str, Mapping]], name: str) -> Config
 
 
 def override(given: ConfigDict, settings: Sequence[str]) -> None:
-  """Applies KEY=VALUE settings, each value read as its key's type.
+  """Applies KEY=VALUE settings, with each value read as its key's type.
 
   Raises:
     UserError: a key does not exist or its value does not fit.
@@ -160,7 +160,7 @@ def override(given: ConfigDict, settings: Sequence[str]) -> None:
 
 
 def check_command(argv: list[str]) -> None:
-  """The recipe, the keys and the values of a command line, of which ml_collections would say less, or nothing.
+  """Checks the recipe, keys and values of a command line, as ml_collections' errors say less, or nothing.
 
   Raises:
     UserError: the recipe cannot be loaded, a key does not exist or is a group of keys, a value has another type.
@@ -185,7 +185,7 @@ def check_command(argv: list[str]) -> None:
 def _check_override(key: str, value: str | None, config: ConfigDict, keys: dict[str, object]) -> None:
   below = [other for other in keys if other.startswith(f"{key}.")]
   if below:
-    raise UserError(f"--config.{key} is a group of keys, which are set one by one", got=value,
+    raise UserError(f"--config.{key} is a group of keys, which must be set one by one", got=value,
                     allowed=named(below), fix=f"for example --config.{below[0]}={keys[below[0]]}")
   if key not in keys:
     raise _unknown_key(f"config.{key}", value, keys)
@@ -203,7 +203,7 @@ def _check_override(key: str, value: str | None, config: ConfigDict, keys: dict[
 
 
 def _nearest(value: str, default: object) -> object:
-  """The integer that 1e5 or 1,000 mean; else the recipe's value."""
+  """The integer that was meant by 1e5 or 1,000; else the recipe's value."""
   try:
     number = float(value.replace(",", ""))
   except ValueError:
@@ -212,7 +212,7 @@ def _nearest(value: str, default: object) -> object:
 
 
 def _unknown_key(name: str, value: str | None, keys: dict[str, object]) -> UserError:
-  """The error for --config.optim.learning_rate or --train.num_steps, with the key that is meant."""
+  """The error for --config.optim.learning_rate or --train.num_steps, with the key that was probably meant."""
   key = name.removeprefix("config.")
   same_leaf = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
   close = difflib.get_close_matches(key, same_leaf or keys, n=1, cutoff=0.0 if same_leaf else 0.6)

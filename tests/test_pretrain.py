@@ -230,7 +230,7 @@ def test_killed_and_restarted_equals_uninterrupted_bit_for_bit(tmp_path, uninter
   assert max(training_rows(workdir)) < 20, "the kill came too late to test anything"
   again = run(workdir, corpus, flags)
   assert again.returncode == 0, again.stderr[-3000:]
-  assert "Going on from this workdir's checkpoint of step" in again.stdout
+  assert "Resuming from this workdir's checkpoint of step" in again.stdout
   assert training_rows(workdir) == training_rows(straight)
   jax.tree.map(np.testing.assert_array_equal, final_parameters(workdir), final_parameters(straight))
   first, second = workdir_lib.read_starts(str(workdir))
@@ -252,7 +252,7 @@ def test_damaged_newest_checkpoint_is_passed_over(place, quick_model, capfd, cap
     path.write_bytes(path.read_bytes()[:100])
   pretrain.pretrain(small(place), str(place.run))
   assert files and f"The checkpoint of step {STEPS} is damaged" in caplog.text
-  assert f"Going on from this workdir's checkpoint of step {STEPS - 2}." in capfd.readouterr().out
+  assert f"Resuming from this workdir's checkpoint of step {STEPS - 2}." in capfd.readouterr().out
   jax.tree.map(np.testing.assert_array_equal, checkpoints.load_params(str(place.run), step=STEPS)[1], expected)
 
 

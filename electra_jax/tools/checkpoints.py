@@ -1,4 +1,4 @@
-"""Contents of a checkpoint, differences of two, and the mean of the last ones."""
+"""Contents of checkpoints, differences between two, and the mean of the last ones."""
 
 import os
 import re
@@ -22,12 +22,12 @@ FLAGS = flags.FLAGS
 USAGE = """Looks into checkpoints, compares two, or averages the last ones of a run.
 
   What is in the newest:   python -m electra_jax.tools.checkpoints show runs/base
-  ... in one:              python -m electra_jax.tools.checkpoints show runs/base/checkpoints/5000
+  ... in another:          python -m electra_jax.tools.checkpoints show runs/base/checkpoints/5000
   How do two differ?       python -m electra_jax.tools.checkpoints compare runs/base runs/other
   ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
   Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
 
-A run's folder means its newest checkpoint; published weights of other code bases can be shown and compared too. The
+A run's folder stands for its newest checkpoint; other code bases' published weights can be shown and compared, too. The
 average is a workdir of its own, without an optimizer's state: read it with tools/predict and tools/export, or start
 from it with --config.checkpoint.init_from."""
 
@@ -35,13 +35,13 @@ from it with --config.checkpoint.init_from."""
 class Saved(NamedTuple):
   """The parameters of one checkpoint, on the host."""
 
-  name: str  # how it is called in what is printed
-  config: dict  # of the run; of published weights {network: config.json}
-  params: dict[str, np.ndarray]  # path -> array; of published weights NETWORK/NAME, as Hugging Face names them
+  name: str  # for the output
+  config: dict  # of the run; for published weights {network: config.json}
+  params: dict[str, np.ndarray]  # path -> array; for published weights the path is NETWORK/NAME, Hugging Face's name
 
 
 def locate(path: str) -> tuple[str, int | None]:
-  """(workdir, step) of a run's folder or one of its checkpoints; None: the newest.
+  """(workdir, step) of a run's folder or one of its checkpoints; step None is the newest.
 
   >>> locate("runs/base/checkpoints/5000/"), locate("runs/base")
   (('runs/base', 5000), ('runs/base', None))
@@ -51,7 +51,7 @@ def locate(path: str) -> tuple[str, int | None]:
 
 
 def load(path: str) -> Saved:
-  """Reads the parameters of a run's checkpoint, or published weights of any of `exchange.formats`.
+  """Reads the parameters of a run's checkpoint, or published weights in any of `exchange.formats`.
 
   Raises:
     UserError: there are none, or they are damaged.
@@ -73,11 +73,7 @@ def load(path: str) -> Saved:
 
 
 def show(paths: list[str]) -> str:
-  """A line for each parameter: shape, type, norm and root mean square; then the sum.
-
-  Raises:
-    UserError: as `load`.
-  """
+  """A line for each parameter: shape, type, norm and root mean square; then totals. Raises as `load`."""
   parts = []
   for path in paths:
     saved = load(path)
@@ -95,7 +91,7 @@ def show(paths: list[str]) -> str:
 
 
 def columns(rows: list[tuple[str, ...]], aligned: str) -> str:
-  """Rows as text in columns; `aligned` holds < or > for each."""
+  """Rows as text in columns; `aligned` has < or > for each column."""
   widths = [max(len(row[i]) for row in rows) for i in range(len(aligned))]
   return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths)).rstrip()
                    for row in rows)
@@ -105,13 +101,13 @@ def columns(rows: list[tuple[str, ...]], aligned: str) -> str:
 
 
 def compare(paths: list[str]) -> str:
-  """Which parameters differ and by how much, largest first, and which config keys do; the last line sums up.
+  """Which config keys and parameters differ, by how much, largest first; the last line sums up.
 
   Raises:
     UserError: as `load`, or there are not two checkpoints.
   """
   if len(paths) != 2:
-    raise UserError("Two checkpoints are compared", got=f"{len(paths)}: {' '.join(paths)}",
+    raise UserError("Comparing needs two checkpoints", got=f"{len(paths)}: {' '.join(paths)}",
                     allowed="two folders of runs or of checkpoints", fix="see --help for an example")
   first, second = map(load, paths)
   a, b = first.params, second.params
@@ -145,9 +141,9 @@ def compare(paths: list[str]) -> str:
 
 
 def average(paths: list[str]) -> str:
-  """Writes the mean of the last --last checkpoints of a run into a new workdir, whose step is the last one's.
+  """Writes the mean of a run's last --last checkpoints to a new workdir, as the step of the last one.
 
-  The mean is taken in float64. The tokenizer and the config come along; config.json names what was averaged.
+  The mean is taken in float64. Tokenizer and config are copied; config.json names the averaged steps.
 
   Raises:
     UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
@@ -159,7 +155,7 @@ def average(paths: list[str]) -> str:
   config = config_lib.load(workdir)
   steps = checkpoints.saved_steps(workdir)
   if len(steps) < FLAGS.last:
-    raise UserError("The run has fewer checkpoints than are to be averaged", got=f"--last={FLAGS.last}, steps {steps}",
+    raise UserError("The run has too few checkpoints to average", got=f"--last={FLAGS.last}, steps {steps}",
                     allowed=f"2 to {len(steps)}" if len(steps) > 1 else "a run with at least two checkpoints",
                     fix=f"use --last={len(steps)}" if len(steps) > 1 else
                     "train with a larger --config.checkpoint.keep_last")
@@ -182,7 +178,7 @@ COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": comp
 
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
-  flags.DEFINE_integer("last", 2, "average: so many of the newest checkpoints.", lower_bound=2)
+  flags.DEFINE_integer("last", 2, "average: how many of the newest checkpoints.", lower_bound=2)
   flags.DEFINE_string("out", None, "average: the new workdir.")
 
 

@@ -1,4 +1,4 @@
-"""Export of a run as files that Hugging Face transformers loads: one folder for each of its networks."""
+"""Export of a run's networks as files that Hugging Face transformers loads, a folder for each."""
 
 import os
 import shutil
@@ -27,9 +27,9 @@ USAGE = """Writes a run's networks as files that other code bases load.
   For Flax, as trained:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=msgpack
   With model.onnx, too:    python -m electra_jax.tools.export --workdir=runs/base --out=exported --format=onnx
 
-An ELECTRA gives exported/discriminator and exported/generator, every other run the one folder. Each loads with one
-line, AutoModel.from_pretrained("exported/discriminator"), and holds config.json, model.safetensors, the tokenizer and a
-model card. msgpack is flax.serialization's, with our own names; config.json and tokenizer/ come along.
+An ELECTRA gives exported/discriminator and exported/generator, any other run a single folder. Each loads with one line,
+AutoModel.from_pretrained("exported/discriminator"), and holds config.json, model.safetensors, the tokenizer and a model
+card. msgpack is flax.serialization's format, with our own names, next to config.json and tokenizer/.
 
   To the Hugging Face hub: python -m electra_jax.tools.export --workdir=runs/base --out=exported --push=USER/MODEL \\
                                --license=apache-2.0 --language=en
@@ -40,19 +40,19 @@ uploads what was written, an ELECTRA as USER/MODEL-discriminator and USER/MODEL-
 
 
 class Exported(NamedTuple):
-  """What there is to say after an export."""
+  """What an export wrote."""
 
   folders: list[str]
-  names: list[str]  # of the networks, below the folder; [""] for one
-  left_out: list[str]  # heads that transformers has no place for
+  names: list[str]  # of the networks' folders below --out; [""] for a single one
+  left_out: list[str]  # heads that no class of transformers has
 
 
 def export(workdir: str, out: str, step: int | None = None, file_format: str = "hf",
            publication: model_card.Publication = model_card.UNPUBLISHED) -> Exported:
-  """Writes the networks of a checkpoint (None: the newest).
+  """Writes the networks of a checkpoint, the newest if `step` is None.
 
   Args:
-    publication: where the model is to appear, for its card; of several networks the beginning of their names.
+    publication: where the model will be published, for its card; with several networks the beginning of their names.
 
   Raises:
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
@@ -94,7 +94,7 @@ def write_hf(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
 
 
 def longest_input(source: ExportedRun) -> int:
-  """Tokens that the run has trained on, special ones included; of imported weights, which say less, its positions."""
+  """Tokens of the run's examples, special ones included; for imported weights, which do not tell, its positions."""
   model = source.config.model
   return (model.max_position_embeddings - model.position_offset if imported_from(source.workdir)
           else source.config.data.sequence_length)
@@ -116,7 +116,7 @@ def run_so_far(workdir: str, step: int, config: ConfigDict) -> tuple[dict | None
 
 
 def imported_from(workdir: str) -> str:
-  """Where the parameters of an imported folder came from; "" for a run."""
+  """Where an imported folder's parameters came from; "" for a run."""
   return config_lib.read_record(workdir).get("imported", {}).get("weights", "")
 
 
@@ -124,7 +124,7 @@ def imported_from(workdir: str) -> str:
 
 
 def write_msgpack(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
-  """params.msgpack with our own nested names, config.json and tokenizer/, as in the workdir."""
+  """Writes params.msgpack with our own nested names, and the workdir's config.json and tokenizer/."""
   from flax import serialization, traverse_util
 
   nested = traverse_util.unflatten_dict(source.params, sep="/")
@@ -139,7 +139,7 @@ def write_msgpack(folder: str, source: ExportedRun) -> tuple[list[str], list[str
 
 
 def write_onnx(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
-  """What transformers loads, and model.onnx next to it."""
+  """Writes what transformers loads, with model.onnx next to it."""
   onnx_files.check_installed()
   names, left_out = write_hf(folder, source)
   for name in names:
@@ -162,7 +162,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Reads the flags, writes, says how to load it."""
+  """Writes what the flags say, and prints how to load it."""
   del argv
   if not FLAGS.workdir or not FLAGS.out:
     raise UserError("--workdir and --out are needed", got=f"--workdir={FLAGS.workdir or ''} --out={FLAGS.out or ''}",
@@ -174,7 +174,7 @@ def main(argv: list[str]) -> None:
   publication = model_card.Publication(FLAGS.push or "PATH", FLAGS.license, FLAGS.language)
   done = export(FLAGS.workdir, FLAGS.out, FLAGS.step, FLAGS.format, publication)
   if done.left_out:
-    print(f"Left out, as transformers has no place for them: {', '.join(done.left_out)}")
+    print(f"Left out, as no class of transformers has them: {', '.join(done.left_out)}")
   for folder in done.folders:
     print(f"Wrote {folder}" + (f': AutoModel.from_pretrained("{folder}")' if FLAGS.format != "msgpack" else ""))
   for name, repository in hub.repositories(FLAGS.push or "", done.names).items() if FLAGS.push else ():
@@ -182,11 +182,11 @@ def main(argv: list[str]) -> None:
 
 
 def check_push() -> None:
-  """Raises the UserError of an upload that would fail, before anything is written."""
+  """Raises a UserError if an upload would fail, before anything is written."""
   if FLAGS.format == "msgpack" or not FLAGS.license or not FLAGS.language:
-    raise UserError("A model of the hub needs a licence, a language and not --format=msgpack",
+    raise UserError("A model on the hub needs a licence, a language, and another format than msgpack",
                     got=f"--license={FLAGS.license} --language={FLAGS.language} --format={FLAGS.format}",
-                    allowed="an identifier of the hub and a language code",
+                    allowed="one of the hub's licence identifiers and a language code",
                     fix="for example --license=apache-2.0 --language=en --format=hf")
   hub.check(FLAGS.push)
 

@@ -1,4 +1,4 @@
-"""Networks of a checkpoint as transformers has them: which there are, their heads and labels."""
+"""Networks of a checkpoint as transformers stores them, with their heads and labels."""
 
 import json
 import os
@@ -28,9 +28,9 @@ class ExportedRun(NamedTuple):
 
 
 def networks_of(source: ExportedRun) -> tuple[dict[str, Weights], list[str]]:
-  """({network: weights}, heads left out): each network whole, with the embeddings that it borrows.
+  """({network: weights}, heads left out); each network is complete, with the embeddings that it shares.
 
-  One encoder that is both networks (weight_tying=all) is written twice, each time with its own head.
+  An encoder that is both networks (weight_tying=all) is written twice, each time with one head.
 
   Raises:
     UserError: no class of transformers computes it.
@@ -51,7 +51,7 @@ def networks_of(source: ExportedRun) -> tuple[dict[str, Weights], list[str]]:
     model = source.config.model.to_dict() | (source.config.generator.to_dict() if name == GENERATOR else {})
     heads = {path.split("/")[0] for path in params if path.split("/")[0].endswith("_head")}
     check_heads(heads, source.config.task.pooling)
-    # Narrow generators have a projection, equally wide ones have not; as one of a pair both are ELECTRA's.
+    # A generator as wide as its embeddings has no projection, but as one of a pair it is an ELECTRA, too.
     is_pair = name in ("discriminator", GENERATOR)
     family = hf_config.family_of(model, heads | ({"rtd_head"} if is_pair else set()), pooler)
     for head in heads & set(SENTENCE_HEADS) if pooler == "gelu" else ():
@@ -67,7 +67,7 @@ def networks_of(source: ExportedRun) -> tuple[dict[str, Weights], list[str]]:
 
 
 def check_heads(heads: set[str], pooling: str) -> None:
-  """Raises the UserError of a head that no class of transformers computes, and without which nothing can answer."""
+  """Raises a UserError for a head that no class of transformers computes and that the model cannot do without."""
   what = "No class of transformers has this head"
   if "joint_span_head" in heads:
     raise UserError(what, got="joint_span_head: the end depends on the start",
@@ -83,12 +83,12 @@ def check_heads(heads: set[str], pooling: str) -> None:
 
 
 def fine_tuning_of(source: ExportedRun) -> tuple[str, list[str], bool]:
-  """(activation of the layer over [CLS] in the export, names of the labels, whether several are true together)."""
+  """(activation of the export's layer over [CLS], names of the labels, whether several can be true together)."""
   if not source.config.task.name:
     return "tanh", [], False
   with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
     labels = json.load(file)
   reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
-  # A linear head becomes two layers with a GELU between; without a head over [CLS] there is nothing to choose.
+  # A linear head becomes two layers with a GELU between them; without a head over [CLS] nothing depends on this.
   pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
   return pooler, labels["label_names"], labels["head"] == "multi_label"

@@ -1,4 +1,4 @@
-"""Import of a published model as a folder that runs start from: weights under our names, config, tokenizer."""
+"""Import of a published model as a folder like a run's: weights under our names, config and tokenizer."""
 
 import datetime
 import os
@@ -19,7 +19,7 @@ from electra_jax.training import checkpoints, setup
 
 FLAGS = flags.FLAGS
 
-USAGE = """Turns published weights into a folder like that of a run, at step 0.
+USAGE = """Turns published weights into a folder like a run's at step 0.
 
   A BERT, to train on:    python -m electra_jax.tools.import_weights --weights=bert-base-uncased \\
                               --config=configs/bert_original_base.py --out=runs/bert
@@ -27,11 +27,11 @@ USAGE = """Turns published weights into a folder like that of a run, at step 0.
                               --out=runs/electra      (DIR holds discriminator/ and generator/)
   A vocabulary elsewhere: ... --tokenizer=vocab.txt
 
---weights is a Hugging Face folder (model.safetensors, whole or in shards, or pytorch_model.bin), a checkpoint of the
-released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with: its sizes and vocabulary are
-replaced by those of the weights. Parts that the weights lack start fresh, and are named.
+--weights is a Hugging Face folder (model.safetensors, in one file or in shards, or pytorch_model.bin), a checkpoint of
+the released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with; the weights' sizes and
+vocabulary replace its own. Parts that the weights lack start fresh, and are named.
 
-tools/predict, tools/export and tools/checkpoints read the folder as it is. To train on, no import is needed:
+tools/predict, tools/export and tools/checkpoints read the folder. To train on, no import is needed:
 --config.checkpoint.init_from takes the weights themselves, with their sizes and vocabulary (docs/own_text.md)."""
 
 
@@ -39,8 +39,8 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   """Writes `out`: config.json (with a branch `imported`), tokenizer/ and checkpoints/0/.
 
   Args:
-    path: of any of `formats.FORMATS`.
-    given: a recipe, not resolved; it stays as it is.
+    path: the weights, in any of `formats.FORMATS`.
+    given: a recipe, not resolved; it is not changed.
     tokenizer_path: where the vocabulary is, if not next to the weights.
 
   Raises:
@@ -63,7 +63,7 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
 
 
 def initial_params(config: ConfigDict, tokenizer: tokenizers.Tokenizer) -> Callable[[], PyTree]:
-  """What makes the parameters that a run of this config would start from."""
+  """A function that makes the parameters that a run of this config would start from."""
   mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
   return setup.make(config, mesh, tokenizer.vocab_size).init_params
 
@@ -77,7 +77,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Reads the flags, imports, says what was fresh and how to continue."""
+  """Imports what the flags say, and prints which parts start fresh or are not used."""
   del argv
   if not FLAGS.weights or not FLAGS.out or FLAGS.config is None:
     raise UserError("--weights, --config and --out are needed",

@@ -85,5 +85,5 @@ def test_rarity_is_of_tokens_not_of_words():
 
   given = base.get_config()
   given.data.masking.update(rarity_exponent=0.5, unit="word")
-  with pytest.raises(UserError, match=r"data\.masking\.rarity_exponent is 0\.5, which is of tokens"):
+  with pytest.raises(UserError, match=r"data\.masking\.rarity_exponent is 0\.5, which is for tokens"):
     config_lib.resolve(given)

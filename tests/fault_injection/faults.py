@@ -17,7 +17,7 @@ from electra_jax.errors import Interrupted, UserError
 
 LONGEST_START_SECONDS = 1800  # a start that takes longer hangs
 ORBAX_PARTIAL = "orbax-checkpoint-tmp"
-TRAINS = ("Going on from", "Starting from")  # it says so once the workdir is its own and its state is there
+TRAINS = ("Resuming from", "Starting from")  # it says so once the workdir is its own and its state is there
 
 
 # ---- while it runs: (process, workdir, rng, seconds within which something happens) ----

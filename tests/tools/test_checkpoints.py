@@ -83,10 +83,10 @@ def test_average_is_the_mean_and_answers(workdir, given, tmp_path):
 
 
 @pytest.mark.parametrize("command, paths, options, said", [
-  ("average", ["W"], dict(last=3, out="new"), "fewer checkpoints"),
+  ("average", ["W"], dict(last=3, out="new"), "too few checkpoints"),
   ("average", ["W"], {}, "needs one run"),
   ("average", ["W/checkpoints/20"], dict(out="new"), "needs one run"),
-  ("compare", ["W"], {}, "Two checkpoints"),
+  ("compare", ["W"], {}, "needs two checkpoints"),
   ("show", ["W/checkpoints/30"], {}, "No checkpoint to read"),
 ])
 def test_mistakes(workdir, given, command, paths, options, said):
