@@ -4,6 +4,7 @@ All faults are reported together, each with its key, its value and what is allow
 """
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -78,6 +79,8 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
+  if c.data.sentences != "line" and not re.fullmatch(r"[a-z]{2,3}(-\w+)?", c.data.sentences):
+    yield f"data.sentences is {c.data.sentences!r}; allowed: line, or the code of a language, such as en"
   yield from _joint_faults(c)
   yield from _dispatch_faults(c)
   yield from _objective_faults(c)

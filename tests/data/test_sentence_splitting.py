@@ -1,5 +1,6 @@
 """Sentences: a line each, or by rule; and what the preparation makes of them."""
 
+import contextlib
 import pickle
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from configs import base
+from electra_jax import config as config_lib
 from electra_jax.data import shards
 from electra_jax.data.sources import sentence_splitting
 from electra_jax.errors import UserError
@@ -36,6 +39,16 @@ PIECES = ["Mr. ", "A. ", "b? ", '"', "(", ")", "…", " ", "1.", "東。"]
 def test_nothing_is_lost(text):
   sentences = sentence_splitting.make_splitter("en")(text)
   assert all(sentences) and "".join("".join(sentences).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("sentences, fits", [("line", True), ("en", True), ("zh-hans", True), ("lines", False),
+                                             ("", False), ("English", False)])
+def test_what_is_no_language_is_refused(sentences, fits):
+  """sentencex takes any word for a language, and splits by rules of its own."""
+  given = base.get_config()
+  given.data.sentences = sentences
+  with contextlib.nullcontext() if fits else pytest.raises(UserError, match=r"data\.sentences is .*such as en"):
+    config_lib.resolve(given)
 
 
 def test_a_missing_package_is_told(monkeypatch):
