@@ -189,14 +189,6 @@ def test_a_long_line_takes_time_in_proportion_to_its_length(tmp_path, monkeypatc
   assert time.process_time() - started < 2
 
 
-def test_a_binary_file_among_texts_is_named(tmp_path):
-  write(tmp_path / "a.txt", "text")
-  path = write(tmp_path / "b.png", b"\x89PNG\r\n\x1a\n")
-  with pytest.raises(UserError, match="PNG") as caught:
-    read(tmp_path)
-  assert str(path) in str(caught.value)
-
-
 # ---- the embedded corpus ----
 
 

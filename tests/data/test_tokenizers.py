@@ -395,12 +395,9 @@ def test_training_that_cannot_work(tmp_path, kind, texts, size):
 
 def test_the_tool(tmp_path):
   (tmp_path / "corpus.txt").write_text("\n\n".join(TEXTS))
-  command = [sys.executable, "-m", "electra_jax.tools.train_tokenizer"]
-  good = [*command, "--config=configs/base.py", f"--config.data.path={tmp_path}/corpus.txt", f"--out={tmp_path}/t",
-          "--config.data.tokenizer.kind=wordpiece", "--config.data.tokenizer.vocab_size=300"]
-  done = subprocess.run(good, capture_output=True, text=True, cwd=ROOT)
+  command = [sys.executable, "-m", "electra_jax.tools.train_tokenizer", "--config=configs/base.py",
+             f"--config.data.path={tmp_path}/corpus.txt", f"--out={tmp_path}/t",
+             "--config.data.tokenizer.kind=wordpiece", "--config.data.tokenizer.vocab_size=300"]
+  done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
   assert done.returncode == 0, done.stderr
   assert load_tokenizer(f"{tmp_path}/t").kind == "wordpiece"
-  done = subprocess.run([*command, "--config=configs/base.py", "--config.data.path=", f"--out={tmp_path}/u"],
-                        capture_output=True, text=True, cwd=ROOT)
-  assert done.returncode == 2 and "Traceback" not in done.stderr and "pydoc:" in done.stderr

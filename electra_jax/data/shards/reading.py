@@ -2,7 +2,6 @@
 
 import os
 import resource
-import threading
 import zlib
 
 import numpy as np
@@ -54,14 +53,13 @@ class ShardedExamples:
     self.has_nsp_labels: bool = manifest["version"] == 2
     self._columns = preparation.HEADER_COLUMNS + self.has_nsp_labels
     self._special_ids = manifest["tokenizer"]["special_ids"]
-    self._length: int = manifest["splits"][split]["examples"]
     self._shard_examples: int = manifest["shard_examples"]
     self._dtype = manifest_lib.row_dtype(manifest["tokenizer"]["vocab_size"], self.sequence_length)
-    self._shards: list[dict] = [dict(shard, path=os.path.join(directory, shard["file"]))
-                    for shard in manifest["splits"][split]["shards"]]
     self._directory, self._entry = directory, manifest["splits"][split]
-    self._rows: list[np.ndarray | None] = [None] * len(self._shards)
-    self._lock = threading.Lock()
+    self._shards: list[dict] = [dict(shard, path=os.path.join(directory, shard["file"]))
+                                for shard in self._entry["shards"]]
+    self._length: int = self._entry["examples"]
+    self._rows: list[np.ndarray | None] = [None] * len(self._shards)  # two threads may map a shard at once: no harm
     self._row_bytes = (self._columns + self.sequence_length) * self._dtype.itemsize
     self._headers = np.array([shard["bytes"] - shard["examples"] * self._row_bytes for shard in self._shards], np.int64)
     self._blocks_per_shard = max((len(shard["block_crc32"]) for shard in self._shards), default=0)
@@ -145,12 +143,9 @@ class ShardedExamples:
   def _shard(self, number: int) -> np.ndarray:
     rows = self._rows[number]
     if rows is None:
-      with self._lock:
-        rows = self._rows[number]
-        if rows is None:
-          self._check_block(number, 0)  # the header
-          # A plain array over the map: memmap's own indexing is several times slower.
-          rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
+      self._check_block(number, 0)  # the header
+      # A plain array over the map: memmap's own indexing is several times slower.
+      rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
     return rows
 
 

@@ -4,10 +4,11 @@ The kinds are in `kinds`, their training in `training`; here are the table of bo
 """
 
 import functools
+import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -54,7 +55,7 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
                     allowed="some megabytes of text", fix="check --config.data.path and --config.data.heldout_share")
   with tqdm(total=config_tokenizer.training_bytes, desc=f"Training {kind} tokenizer", unit="B", unit_scale=True,
             mininterval=1.0, disable=None) as bar:  # None: not shown unless on a terminal
-    limited = _limited(first, texts, config_tokenizer.training_bytes, bar)
+    limited = _limited(itertools.chain([first], texts), config_tokenizer.training_bytes, bar)
     files = TOKENIZERS[kind].train(limited, config_tokenizer.vocab_size, lowercase, seed)
   tokenizer = TOKENIZERS[kind].tokenizer(files, lowercase, source="the new vocabulary")
   if tokenizer.vocab_size > config_tokenizer.vocab_size:
@@ -68,14 +69,15 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
   return tokenizer
 
 
-def _limited(first: str, texts: Iterator[str], training_bytes: int, bar: tqdm) -> Iterator[str]:
-  text, read = first, 0
-  while text is not None and read < training_bytes:
+def _limited(texts: Iterable[str], training_bytes: int, bar: tqdm) -> Iterator[str]:
+  read = 0
+  for text in texts:
     size = len(text.encode("utf-8"))
     read += size
     bar.update(size)
     yield text
-    text = next(texts, None)
+    if read >= training_bytes:
+      break
   bar.set_description("Learning the vocabulary")
   bar.refresh()  # from here on the libraries show nothing
 
