@@ -179,9 +179,10 @@ def _import_tensorflow():
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # its notice comes at every level, and tf.data has no use for it
   try:
     import tensorflow as tf
-  except ImportError as error:
-    raise UserError("The reader 'tf' needs TensorFlow", got=f"{error}", allowed="reader tf, threads or auto",
-                    fix="pip install tensorflow-cpu, or set --config.data.reader=threads") from error
+  except Exception as error:  # a broken installation raises anything
+    raise UserError("The reader 'tf' needs TensorFlow", got=f"{type(error).__name__}: {error}",
+                    allowed="reader tf, threads or auto", fix="pip install tensorflow-cpu, or "
+                    "set --config.data.reader=threads") from error
   tf.get_logger().setLevel("ERROR")
   with contextlib.suppress(RuntimeError):  # too late: TensorFlow is in use already
     for kind in ("GPU", "TPU"):  # these belong to jax, and TensorFlow would take a GPU's whole memory
@@ -202,7 +203,7 @@ def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
   read = _tf_batches
   try:
     _import_tensorflow()
-  except UserError:  # it is not installed
+  except UserError:  # it is not installed, or broken
     read = _thread_batches
   yield from read(batch_at, start_step, stop_step, prefetch_batches)
 

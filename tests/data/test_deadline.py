@@ -1,4 +1,4 @@
-"""Is a reader that never returns noticed in time? And is everything else as without the watch?"""
+"""A reader that never returns is noticed in time; everything else is as without the deadline."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Are rare tokens masked more often, in the stated proportion (ELECTRA Appendix F)?"""
+"""Rare tokens are masked more often, in the stated proportion (ELECTRA Appendix F)."""
 
 import numpy as np
 import pytest

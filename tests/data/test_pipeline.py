@@ -181,8 +181,14 @@ def test_threads_look_ahead_is_bounded():
   batches.close()
 
 
-def test_without_tensorflow(monkeypatch):
-  monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_without_tensorflow(monkeypatch, tmp_path, is_broken):
+  if is_broken:  # as with another protobuf than it was built for
+    (tmp_path / "tensorflow.py").write_text("raise TypeError('Descriptors cannot be created directly')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+  else:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
   batch_at = make()
   for step, batch in enumerate(readers.read_batches(batch_at, 0, 3, "auto", 2)):
     assert_equal(batch, batch_at(step))

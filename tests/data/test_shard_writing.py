@@ -1,4 +1,4 @@
-"""Shards that are not written to the end: a full disk and a kill are told, harm nothing, and the next start goes on."""
+"""Unfinished shards: a full disk or a kill is reported and does no harm, and the next start resumes."""
 
 import errno
 import itertools
@@ -165,7 +165,7 @@ def test_kill_harms_nothing_and_leaves_no_process(copy, made, tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["copy", "slow.py"]
 
 
-# ---- going on after a kill ----
+# ---- resuming after a kill ----
 
 KILLED_PREPARATION = """
 import os, sys
@@ -191,7 +191,7 @@ def kill_after(program, corpus, directory, chunks, delay):
   process = subprocess.Popen([sys.executable, str(program), str(corpus), str(directory)], stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.getcwd()})
   for _ in range(chunks):
-    assert any(line == b"chunk\n" for line in process.stdout), "it ended by itself"  # another line says that it goes on
+    assert any(line == b"chunk\n" for line in process.stdout), "it ended by itself"  # another line says that it resumes
     process.stdin.write(b"\n")
     process.stdin.flush()
   time.sleep(delay)

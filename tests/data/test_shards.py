@@ -1,4 +1,4 @@
-"""Shards: what is written can be read back; damage and misuse are told and harm nothing."""
+"""Shards: what is written can be read back; damage and misuse are reported and do no harm."""
 
 import json
 import os

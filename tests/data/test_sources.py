@@ -1,4 +1,4 @@
-"""Parquet, TFDS, buckets, weighted mixtures, and records that are passed over: what is read, counted and refused."""
+"""Parquet, TFDS, buckets, weighted mixtures, and skipped records: what is read, counted and refused."""
 
 import functools
 import pathlib
@@ -72,7 +72,7 @@ def test_parquet_under_another_name_is_told(tmp_path):
     read(tmp_path / "a.txt")
 
 
-# ---- records that are passed over ----
+# ---- skipped records ----
 
 
 def test_bad_records_are_counted_by_reason(tmp_path):

@@ -29,8 +29,8 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
     raise fault("no path", "name a data set")
   try:
     import datasets
-  except ImportError as error:
-    raise fault(error, "pip install datasets") from error
+  except Exception as error:  # a broken installation raises anything
+    raise fault(f"{type(error).__name__}: {error}", "pip install datasets") from error
   folder = os.path.expanduser(source)
   try:
     if any(os.path.exists(os.path.join(folder, name)) for name in SAVED):
