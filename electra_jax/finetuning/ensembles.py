@@ -1,5 +1,6 @@
 """Ensembles of fine-tuned runs: the mean of their probabilities (RoBERTa section 5.1: 5 to 7 runs a task)."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ def average(outputs: Sequence[Outputs], head: str) -> Outputs:
   >>> average([{"classification_head": row} for row in rows], "classification")["classification_head"].argmax()
   np.int64(0)
   """
+  from scipy.special import softmax
   finite = [run for run in outputs if all(np.isfinite(x).all() for x in run.values())] or list(outputs)[:1]
 
   def mean(name: str, transform: Callable[[np.ndarray], np.ndarray] = np.asarray) -> np.ndarray:
@@ -34,13 +36,7 @@ def average(outputs: Sequence[Outputs], head: str) -> Outputs:
   if head == "joint_span":
     return {"joint_span_head": joint_spans.average([run["joint_span_head"] for run in finite]),
             "answerable_head": mean("answerable_head")}
-  return {name: np.log(np.maximum(mean(name, _softmax), 1e-30)) if x.ndim > 1 else mean(name)
-          for name, x in finite[0].items()}
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-  shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-  return shifted / shifted.sum(axis=-1, keepdims=True)
+  return {name: np.log(np.maximum(mean(name, functools.partial(softmax, axis=-1)), 1e-30)) for name in finite[0]}
 
 
 def load_outputs(workdir: str, seed: int, split: str) -> Outputs:

@@ -73,9 +73,7 @@ def _load_published(path: str) -> PretrainedEncoder:
   encoder = encoder._replace(head_names=tuple({MASKED_LM} & {*encoder.head_names}))
   params = published.make_params(encoder, weights[name])
   t, tensors = encoder.transformer, weights[name].tensors
-  keys = ("vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_attention_heads",
-          "intermediate_size", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
-          "layer_norm_eps", "initializer_range")
+  keys = ("vocab_size", *published.ARCHITECTURE, "initializer_range")
   dense = POOLERS.get(weights[name].config["model_type"], "")
   pooler = None
   if f"{dense}.weight" in tensors:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.tasks import scoring, sequences
 from electra_jax.tasks.base import Example, Feature, Task
-from electra_jax.tasks.records import Record, read_records, read_tfds
+from electra_jax.tasks.records import Record, find, read_records, read_tfds
 
 
 class GlueRow(NamedTuple):
@@ -121,7 +121,8 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
     names = TFDS_LABELS.get(name, {})
     records = read_tfds(f"{data_dir[5:]}/{'ax' if split == 'ax' else name}", theirs.get(split, split))
   else:
-    path, header = _find(row, split, data_dir), None
+    stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
+    path, header = find(*(os.path.join(data_dir, stem) for stem in stems)), None
     if ".tsv" in os.path.basename(path):
       columns, label_column, id_column = row.columns, row.label_column, row.id_column
       header = row.header if labelled else None
@@ -133,13 +134,6 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
     else:
       examples.append(_example(row, record, columns, label_column, id_column, names, labelled, len(examples)))
   return examples
-
-
-def _find(row: GlueRow, split: str, data_dir: str) -> str:
-  """The file of a split; if there is none, its most usual name."""
-  stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
-  paths = [os.path.join(data_dir, stem + packed) for stem in stems for packed in ("", ".gz", ".zst")]
-  return next(filter(os.path.exists, paths), paths[0])
 
 
 def _example(row: GlueRow, record: Record, columns: Sequence[str], label_column: str, id_column: str,

@@ -1,5 +1,6 @@
 """Noun phrases of a sentence, by spaCy's parser (RoBERTa section 5.1)."""
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ DETERMINERS = frozenset(_DETERMINERS.split())
 WORD = re.compile(r"\w+(?:-\w+|'(?!s\b)\w+)*")  # "don't" is one word; the s of "Jim's" stands alone
 
 
+@functools.cache  # loading a parser takes seconds
 def make_finder() -> Callable[[str], list[str]]:
   """text -> the noun chunks of spaCy's parser.
 

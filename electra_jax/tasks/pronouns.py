@@ -3,9 +3,8 @@
 For ELECTRA's discriminator, which has no masked LM; RoBERTa's own way is `winograd.py`.
 """
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,36 +39,34 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   Reading and featurising raise a UserError if spaCy is not installed.
   """
-  finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
-
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts
     number = len(hypotheses)  # 2 to train on, or 1 to judge, with its rivals as further features
-    hypotheses += others(premise, hypotheses[0], finder()) if number == 1 else []
+    hypotheses += others(premise, hypotheses[0]) if number == 1 else []
     rows = [features.sequence(tokenizer, (premise, hypothesis), max_length) for hypothesis in hypotheses]
     return features.as_choices(rows, number)
 
-  return glue.make_ranking(name, config_task, "ranking", lambda examples: pairs(examples, finder()), featurize, decode)
+  return glue.make_ranking(name, config_task, "ranking", pairs, featurize, decode)
 
 
-def pairs(examples: Sequence[Example], find: Callable[[str], list[str]]) -> list[Example]:
+def pairs(examples: Sequence[Example]) -> list[Example]:
   """(sentence, right hypothesis, one with another noun phrase) for every positive example."""
   return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == YES
-          for other in others(*example.texts, find)]
+          for other in others(*example.texts)]
 
 
-def others(premise: str, hypothesis: str, find: Callable[[str], list[str]]) -> list[str]:
+def others(premise: str, hypothesis: str) -> list[str]:
   """The hypothesis with each other noun phrase of the premise; [] if its pronoun is not found."""
   referent = find_referent(premise, hypothesis)
   if referent is None:
     return []
-  return [f"{referent.before}{phrase}{referent.after}" for phrase in rivals(premise, referent.phrase, find)]
+  return [f"{referent.before}{phrase}{referent.after}" for phrase in rivals(premise, referent.phrase)]
 
 
-def rivals(sentence: str, right: str, find: Callable[[str], list[str]]) -> list[str]:
+def rivals(sentence: str, right: str) -> list[str]:
   """The sentence's other noun phrases, each once: no pronouns, nor any that shares a word with the right one."""
   phrases: dict[str, str] = {}
-  for phrase in find(sentence):
+  for phrase in noun_phrases.make_finder()(sentence):
     bare = _bare(phrase)
     if bare and bare not in PRONOUNS and not set(bare.split()) & set(_bare(right).split()):
       phrases.setdefault(bare, phrase)

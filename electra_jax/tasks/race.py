@@ -17,7 +17,7 @@ from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.tasks import features, scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
-from electra_jax.tasks.records import Record
+from electra_jax.tasks.records import Record, find
 
 LEVELS = ("middle", "high")
 METRICS = ("accuracy", *LEVELS)  # of `score`; the first is the default
@@ -61,9 +61,9 @@ def read(data_dir: str, split: str) -> list[Example]:
 
 
 def _files(data_dir: str, split: str, level: str) -> list[str]:
-  names = [os.path.join(data_dir, f"{split}.{level}.jsonl{packed}") for packed in ("", ".gz", ".zst")]
-  lines = next(filter(os.path.exists, names), None)
-  return [lines] if lines else sorted(glob.glob(os.path.join(glob.escape(data_dir), split, level, "*.txt")))
+  lines = find(os.path.join(data_dir, f"{split}.{level}.jsonl"))
+  official = os.path.join(glob.escape(data_dir), split, level, "*.txt")
+  return [lines] if os.path.exists(lines) else sorted(glob.glob(official))
 
 
 def _examples(record: Record, level: str) -> list[Example]:

@@ -47,6 +47,12 @@ def read_records(path: str, header: Sequence[str] | None = None, left_out: dict[
   return records
 
 
+def find(*paths: str) -> str:
+  """The first of these files that exists, as it is or compressed (.gz, .zst); if none does, the first path."""
+  names = [path + compressed for path in paths for compressed in ("", ".gz", ".zst")]
+  return next(filter(os.path.exists, names), names[0])
+
+
 def check_exists(path: str) -> None:
   """Raises a UserError if a data file is missing."""
   if not os.path.exists(path):

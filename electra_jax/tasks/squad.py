@@ -22,7 +22,7 @@ from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, shorten
 from electra_jax.tasks import features, joint_spans, squad_scoring
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
-from electra_jax.tasks.records import check_exists
+from electra_jax.tasks.records import check_exists, find
 
 VERSIONS = {"squad_v1.1": "v1.1", "squad_v2.0": "v2.0"}  # task name -> what the files' names end in
 HEADS = {"independent": "span", "joint": "joint_span"}  # task.span_head -> Task.head
@@ -93,11 +93,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
 
 def _path(config_task: ConfigDict, split: str, version: str) -> str:
-  named = config_task[f"{split}_path"]
-  if named:
-    return named
-  names = [os.path.join(config_task.data_dir, f"{split}-{version}.json{packed}") for packed in ("", ".gz", ".zst")]
-  return next(filter(os.path.exists, names), names[0])
+  return config_task[f"{split}_path"] or find(os.path.join(config_task.data_dir, f"{split}-{version}.json"))
 
 
 def read(path: str, split: str) -> list[Example]:
@@ -323,14 +319,14 @@ def best_spans(logits: np.ndarray, feature: Feature, max_answer: int) -> list[tu
 
 
 def _answer(spans: list[tuple[float, float, int, int]], odds: list[float], context: str) -> Answer | None:
+  from scipy.special import softmax
   if not all(np.isfinite(span[0]) for span in spans) or not np.isfinite(odds).all():
     return None
   chosen: dict[str, tuple] = {}
   for span in sorted(spans, key=lambda span: -(span[0] + span[1])):
     chosen.setdefault(context[span[2]:span[3]], span)
   best = list(chosen.items())[:NUM_BEST]
-  sums = np.array([span[0] + span[1] for _, span in best])
-  shares = np.exp(sums - sums.max()) / np.exp(sums - sums.max()).sum() if best else []
+  shares = softmax([span[0] + span[1] for _, span in best]) if best else []
   return Answer(tuple(Candidate(text, start, end, start_logit, end_logit, float(share))
                       for (text, (start_logit, end_logit, start, end)), share in zip(best, shares)), min(odds))
 

@@ -7,16 +7,17 @@ referent", with the margin ranking loss of Kocijan et al. (2019), `losses.phrase
 import bisect
 import functools
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
-from electra_jax.tasks import features, noun_phrases, pronouns, scoring, sequences
+from electra_jax.tasks import features, pronouns, scoring, sequences
 from electra_jax.tasks.base import Example, Feature, Task
-from electra_jax.tasks.records import Record, read_records, read_tfds
+from electra_jax.tasks.records import Record, find, read_records, read_tfds
 
 LABELS = ("false", "true")
 FILES = {"train": "train", "dev": "val", "test": "test"}  # split -> SuperGLUE's file
@@ -34,17 +35,15 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   Reading and featurising raise a UserError if spaCy is not installed.
   """
-  finder = functools.cache(noun_phrases.make_finder)  # a parser takes seconds to load
-
   def read(split: str) -> list[Example]:
     examples = read_wsc(split, config_task.data_dir)
     return [example._replace(texts=(*example.texts, other)) for example in examples if example.label == LABELS[1]
-            for other in others(example, finder())] if split == "train" else examples
+            for other in others(example)] if split == "train" else examples
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     before, _, after, *phrases = example.texts
     number = len(phrases)  # 2 to train on, or 1 to judge, with its rivals as further features
-    phrases += others(example, finder()) if number == 1 else []
+    phrases += others(example) if number == 1 else []
     return features.as_choices([masked(tokenizer, before, phrase, after, max_length) for phrase in phrases], number)
 
   return Task(
@@ -54,10 +53,10 @@ def make(name: str, config_task: ConfigDict) -> Task:
     submission=lambda split, predictions, examples: submission(predictions, examples))
 
 
-def others(example: Example, find: Callable[[str], list[str]]) -> list[str]:
+def others(example: Example) -> list[str]:
   """The sentence's noun phrases that compete with an example's."""
   before, pronoun, after, phrase = example.texts
-  return pronouns.rivals(f"{before}{pronoun}{after}", phrase, find)
+  return pronouns.rivals(f"{before}{pronoun}{after}", phrase)
 
 
 def read_wsc(split: str, data_dir: str) -> list[Example]:
@@ -69,7 +68,7 @@ def read_wsc(split: str, data_dir: str) -> list[Example]:
   if data_dir.startswith("tfds:"):  # "fixed": in the first files a few spans are not in the text
     records = read_tfds(f"{data_dir[5:]}/wsc.fixed", {"dev": "validation"}.get(split, split))
   else:
-    records = read_records(f"{data_dir}/WSC/{FILES[split]}.jsonl")
+    records = read_records(find(os.path.join(data_dir, "WSC", f"{FILES[split]}.jsonl")))
   return [_example(record, split != "test") for record in records]
 
 
