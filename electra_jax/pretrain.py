@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 from collections.abc import Generator, Iterator
 
 import jax
@@ -60,6 +61,8 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
+    if lacks_fine_tuning(config, workdir, step):  # it was interrupted
+      fine_tune(given, run, data, state, workdir, writer)
     for step in range(start_step + updates, num_steps + 1, updates):
       # ---- Update.
       with timer.waiting(functools.partial(is_busy, window[-1:])):
@@ -94,8 +97,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
           result = evaluation.log(evaluate(state.params), step, config, writer, bar)
       if finetunes:
         with timer.paused("evaluation"):
-          start = pretrained.of_run(config, data.tokenizer, state.params)
-          writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, start))
+          fine_tune(given, run, data, state, workdir, writer)
 
     # ---- Finish.
     if step == start_step:
@@ -116,6 +118,20 @@ def closing(*things) -> Generator[None, None, None]:
     for thing in things:
       stack.enter_context(contextlib.closing(thing))
     yield
+
+
+def lacks_fine_tuning(config: ConfigDict, workdir: str, step: int) -> bool:
+  """Whether a fine-tuning that is due after this step has not been finished; there is none at step 0."""
+  names = config.eval.finetune_tasks.split(",")
+  return step > 0 and finetune.is_due(config, step) and not all(
+    os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json")) for name in names)
+
+
+def fine_tune(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str,
+              writer: metrics.MetricWriter) -> None:
+  """Fine-tunes this state's encoder on `eval.finetune_tasks`, and logs the dev scores."""
+  step, start = int(state.step), pretrained.of_run(run.config, data.tokenizer, state.params)
+  writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, start))
 
 
 def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite.Watch, timer: progress.StepTimer,

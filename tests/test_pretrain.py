@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pathlib
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from electra_jax import config as config_lib
-from electra_jax import distributed, metrics, objectives, optim, pretrain, sharding
-from electra_jax.errors import UserError
+from electra_jax import distributed, finetune, metrics, objectives, optim, pretrain, sharding
+from electra_jax.errors import Interrupted, UserError
+from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives.base import Objective, Phase
 from electra_jax.training import checkpoints
@@ -242,6 +244,30 @@ def test_finished_run_says_so(place, quick_model, capfd):
   pretrain.pretrain(small(place), str(place.run))
   assert f"This run is finished: {STEPS} of {STEPS} steps are done." in capfd.readouterr().err
   assert contents(place.run / "checkpoints") == before
+
+
+def test_a_fine_tuning_on_the_way_that_was_interrupted_is_made_up_for(place, quick_model, monkeypatch):
+  """The run resumes from a checkpoint of this very step, to which its loop does not come again."""
+  started = []
+
+  def finetune_run(given, workdir, step, start):
+    started.append(step)
+    if len(started) == 1:
+      raise Interrupted("while it fine-tunes")
+    folder = pathlib.Path(workdir, "finetune", str(step), "rte")
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text("{}")
+    return {"rte/accuracy": 0.5}
+
+  monkeypatch.setattr(finetune, "finetune_run", finetune_run)
+  monkeypatch.setattr(pretrained, "of_run", lambda config, tokenizer, params: None)  # the quick model has no encoder
+  given = small(place, eval__finetune_tasks="rte", task__data_dir="glue")
+  with pytest.raises(Interrupted):
+    pretrain.pretrain(given, str(place.run))
+  for _ in range(2):
+    pretrain.pretrain(given, str(place.run))
+  assert started == [STEPS] * 2
+  assert [row["rte/accuracy"] for row in metrics.read_rows(str(place.run)) if row["split"] == "finetune"] == [0.5]
 
 
 def test_damaged_newest_checkpoint_is_passed_over(place, quick_model, capfd, caplog):
