@@ -13,26 +13,27 @@ from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
+from electra_jax.tasks.features import num_separators
 
 
-def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, is_roberta: bool) -> None:
+def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, has_token_types: bool) -> None:
   """tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the files that our own loader reads.
 
   Ids are the same for any text; for SentencePiece see `sentencepiece_library.make_library`.
 
   Args:
     max_tokens: longest input, special tokens included.
-    is_roberta: whether there are no token types, and two separators between two texts.
+    has_token_types: whether the second text of a pair is of type 1; a model with a single type cannot look that up.
 
   Raises:
     OSError: the disk refuses.
   """
   with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
-    library = make_library(tokenizer, is_roberta)
+    library = make_library(tokenizer, has_token_types)
     file.write(library.to_str(pretty=True))
   roles = special_tokens(tokenizer)
   mask = library.get_added_tokens_decoder().get(tokenizer.mask_id, AddedToken(roles["mask_token"], special=True))
-  inputs = ["input_ids", *([] if is_roberta else ["token_type_ids"]), "attention_mask"]
+  inputs = ["input_ids", *(["token_type_ids"] if has_token_types else []), "attention_mask"]
   _dump(folder, "tokenizer_config.json", roles | {
     "mask_token": {"__type": "AddedToken", **mask.__getstate__()}, "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": max_tokens,
@@ -52,16 +53,13 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
   return {role: tokenizer.tokens([i])[0] for role, i in ids.items()}
 
 
-def make_library(tokenizer: Tokenizer, is_roberta: bool = False) -> Library:
-  """The tokenizer as an object of the `tokenizers` library: [CLS] text [SEP], or [CLS] text [SEP] text [SEP].
-
-  RoBERTa's pairs have two separators between the texts, as the released models were fine-tuned.
-  """
+def make_library(tokenizer: Tokenizer, has_token_types: bool = True) -> Library:
+  """The tokenizer as an object of the `tokenizers` library: [CLS] text [SEP], or a pair as by `features.joined`."""
   roles = special_tokens(tokenizer)
   assert isinstance(tokenizer, LibraryTokenizer | SentencePiece)
   library = Library.from_str(tokenizer.reader.to_str())
-  cls, sep, second = roles["cls_token"], roles["sep_token"], int(not is_roberta)
-  between = f"{sep} {sep}" if is_roberta else sep
+  cls, sep, second = roles["cls_token"], roles["sep_token"], int(has_token_types)
+  between = " ".join([sep, f"{sep}:{second}"][:num_separators(tokenizer)])
   library.post_processor = processors.TemplateProcessing(
     single=f"{cls} $A {sep}", pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
     special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])

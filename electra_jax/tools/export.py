@@ -82,8 +82,8 @@ def write_hf(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
     path = os.path.join(folder, name)
     os.makedirs(path, exist_ok=True)
     hf.write_network(path, weights)
-    tokenizer_files.write(path, source.tokenizer, is_roberta=weights.config["model_type"] == "roberta",
-                          max_tokens=longest_input(source))
+    tokenizer_files.write(path, source.tokenizer, max_tokens=longest_input(source),
+                          has_token_types=weights.config["type_vocab_size"] > 1)
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
                            imported_from(source.workdir), signs,

@@ -186,7 +186,7 @@ def test_unigram_models(tmp_path, name):
 def test_exports_without_our_own_files(tmp_path, kind):
   row = tokenizers.TOKENIZERS[kind]
   ours = row.tokenizer(row.train(iter(TEXT * 20), 400, True, 0), True)
-  tokenizer_files.write(str(tmp_path), ours, max_tokens=64, is_roberta=False)
+  tokenizer_files.write(str(tmp_path), ours, max_tokens=64, has_token_types=True)
   for name in (*ours.files, "tokenizer_facts.json"):
     os.remove(tmp_path / name)
   again = compare(str(tmp_path), BYTES_TEXTS)
@@ -197,7 +197,7 @@ def test_exports_without_our_own_files(tmp_path, kind):
 def keeps_itself(ours, folder, texts):
   """On disk, across processes and in an export; in a corpus no name of a special token is one."""
   ours.save(str(folder / "saved"))
-  tokenizer_files.write(write(folder / "export", {}), ours, max_tokens=64, is_roberta=False)
+  tokenizer_files.write(write(folder / "export", {}), ours, max_tokens=64, has_token_types=True)
   theirs = transformers.AutoTokenizer.from_pretrained(folder / "export")
   for other in (tokenizers.load_tokenizer(str(folder / "saved")), pickle.loads(pickle.dumps(ours)),
                 tokenizers.load_tokenizer(str(folder / "export"))):
