@@ -177,5 +177,6 @@ def _no_other_document(others: _Others) -> UserError:
                    got="0 other documents with tokens" if len(others.documents) < 2 else
                    f"{len(others.documents) - 1} other documents with tokens, all alike",
                    allowed="at least two different documents in the training and, if there is one, the held-out split",
-                   fix="separate the documents of a text by blank lines, add more of them, or choose a --config."
-                       "data.format without NSP, such as FULL-SENTENCES")
+                   fix="separate the documents of a text by blank lines; of few documents hold out more than one, or "
+                       "none, with --config.data.heldout_share=0.2 or 0; or choose a --config.data.format without NSP, "
+                       "such as FULL-SENTENCES")

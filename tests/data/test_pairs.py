@@ -199,7 +199,7 @@ def test_one_document_is_an_error_of_four_parts_from_worker_processes_too(tmp_pa
     with pytest.raises(UserError) as error:
       shards.prepare(make_config(path, format="SEGMENT-PAIR", num_workers=workers), TOKENIZER, str(tmp_path / "s"),
                      seed=0, progress=False)
-    assert_four_parts(error, "no other document", "blank lines")
+    assert_four_parts(error, "no other document", "blank lines", "--config.data.heldout_share=0.2")
   assert os.listdir(tmp_path) == ["a.txt"]
 
 
