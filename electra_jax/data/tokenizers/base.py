@@ -77,10 +77,10 @@ class Tokenizer(ABC):
                       allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
                       fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "
                           "electra_jax.tools.train_tokenizer")
-    firsts = [numbers[0] for numbers in special.values()]
-    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = firsts
+    self._role_ids = [numbers[0] for numbers in special.values()]
+    self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self._role_ids
     fillers = (i for i, token in enumerate(entries) if self._is_filler(i, token))
-    self.special_ids = tuple(sorted({*firsts, *fillers}))
+    self.special_ids = tuple(sorted({*self._role_ids, *fillers}))
     self._special = frozenset(self.special_ids)
     digest = hashlib.sha256(f"{self.kind} lowercase={self.lowercase}".encode())
     for name in sorted(self.files):
@@ -96,8 +96,7 @@ class Tokenizer(ABC):
 
   @functools.cached_property
   def _special_name(self) -> re.Pattern:
-    names = self.tokens([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id])
-    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    return re.compile("|".join(map(re.escape, sorted(self.tokens(self._role_ids), key=len, reverse=True))))
 
   def encode(self, text: str) -> list[int]:
     """The ids of an example or a question, without [CLS] and [SEP] around it; "[SEP]" in it is the special token, as in

@@ -55,7 +55,7 @@ class LibraryTokenizer(Tokenizer):
     # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
     reader.add_special_tokens([
       AddedToken(self._entries[i], special=True, normalized=False, lstrip=self.kind == "byte_bpe" and i == self.mask_id)
-      for i in (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)])
+      for i in self._role_ids])
     return reader
 
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
@@ -201,8 +201,8 @@ class SentencePiece(Tokenizer):
   def reader(self) -> tokenizers.Tokenizer:
     """See `LibraryTokenizer`."""
     reader = sentencepiece_library.make_library(self.files["sentencepiece.model"], self.unk_id, self._lower_here)
-    names = self.tokens([self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id])
-    reader.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    reader.add_special_tokens([AddedToken(name, special=True, normalized=False)
+                               for name in self.tokens(self._role_ids)])
     return reader
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
