@@ -17,8 +17,7 @@ from electra_jax.data.counter_hash import Purpose
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, named
 
-POSITION_BITS = np.uint64(16)  # low bits of a sort key that hold the position; the other 48 are random
-POSITION_MASK = np.uint64(0xFFFF)
+POSITION_MASK = np.uint64(0xFFFF)  # the low bits of a sort key, which hold the position; the other 48 are random
 
 # Length of a span in words: geometric with p = 0.2, cut off at 10 and normalised; its mean is 3.8 (SpanBERT, Joshi et
 # al. 2020, section 3.1).
@@ -67,8 +66,8 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0]], [[7, 8, 0, 0]])
   """
   batch, length = input_ids.shape
-  if length >= 1 << int(POSITION_BITS):
-    raise ValueError(f"sequence_length is {length}; masking handles at most {(1 << int(POSITION_BITS)) - 1}")
+  if length > POSITION_MASK:
+    raise ValueError(f"sequence_length is {length}; masking handles at most {POSITION_MASK}")
   if masking.num_static_masks:
     epochs = epochs % masking.num_static_masks
   is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
@@ -243,8 +242,7 @@ def _replace(input_ids, positions, weights, fates, keys, masking: ConfigDict, or
   if masking.mask_share < 1:
     at = positions.astype(np.uint64) * counter_hash.GOLDEN  # a draw belongs to its position, not to its slot
     action = counter_hash.derive(keys, Purpose.MASK_ACTION)[:, None] + fates.astype(np.uint64) * counter_hash.GOLDEN
-    action = counter_hash.mix(action)
-    action = action * 2.0**-64  # [batch, predictions], uniform in [0, 1)
+    action = counter_hash.mix(action) * 2.0**-64  # [batch, predictions], uniform in [0, 1)
     replacements = np.where(action < masking.mask_share, replacements, originals)
     if masking.random_share and ordinary_ids.size:
       draw = counter_hash.mix(counter_hash.derive(keys, Purpose.RANDOM_TOKEN)[:, None] + at)
