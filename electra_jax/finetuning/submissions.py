@@ -5,6 +5,7 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
+from electra_jax.errors import UserError, named
 from electra_jax.files import atomic
 from electra_jax.finetuning import ensembles
 from electra_jax.tasks import glue, race, scoring, squad
@@ -49,6 +50,10 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
       if name.startswith(task.test_splits):
         with open(os.path.join(folder, name), encoding="utf-8") as file:
           texts[name] = file.read()
+    if not texts:
+      raise UserError("The best seed has not answered the test splits", got=f"no file of {named(task.test_splits)} in "
+                      f"{folder}", allowed="test answers of every seed", fix="run it in a new workdir with "
+                      "--config.task.write_test_predictions")
     write_zip(os.path.join(workdir, "submission.zip"), texts)
     lines.append(f"Wrote {os.path.join(workdir, 'submission.zip')} with {', '.join(texts)} of the best seed.")
   for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS).get(task.name, {}).items():

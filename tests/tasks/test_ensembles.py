@@ -63,6 +63,9 @@ def test_squad(tmp_path, monkeypatch):
   answers, examples = ensembles.answer(task, members, "dev")
   assert [answer.candidates[0].text for answer in answers] == ["bc", "x"]
   assert answers[0].null_odds == pytest.approx(-2.5 / 3) and ensembles.score(task, members)["best_f1"] == 1.0
+  submissions.write_files(f"{workdir}/seeds/0", task.files({"dev": (answers, examples)}))
+  with pytest.raises(UserError, match="has not answered the test splits"):  # trained before they were asked for
+    submissions.write_files_of_runs(task, workdir, members[:1], with_tests=True)
   submissions.write_files(f"{workdir}/seeds/0", task.files({"dev": (answers, examples), "test": (answers, examples)}))
   said = submissions.write_files_of_runs(task, workdir, members, with_tests=True)
   assert "test has 2 questions; the official set has 8,862" in said
