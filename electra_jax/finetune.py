@@ -61,14 +61,16 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncode
   mesh = sharding.make_mesh(config.mesh)
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
-  results.claim(config, workdir)
+  examples = {split: part.examples for split, part in data.items()}
+  checksum = results.checksum_of(examples)
+  results.claim(config, workdir, checksum)
   workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)
-  results.save_tokenizer_and_labels(workdir, start.tokenizer, task)
+  results.save_tokenizer_and_labels(workdir, start.tokenizer, task, checksum)
   run = make_run(config, task, start, mesh)
   say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))
-  results.introduce(task, {split: part.examples for split, part in data.items()}, workdir, say)
+  results.introduce(task, examples, workdir, say)
   for seeds in groups(config, results.finished_seeds(workdir)):
     train_group(run, data, seeds, workdir)
   summary = results.conclude(config, task, workdir, say)

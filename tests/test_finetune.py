@@ -171,6 +171,14 @@ def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finis
   with pytest.raises(UserError, match="holds another run"):
     finetune.finetune(recipe(source, optimizer__learning_rate=1.0), str(tmp_path))
   assert former is finetune.update
+  path = source[0] / "train.jsonl"
+  text = path.read_text()
+  try:
+    path.write_text(text + text.splitlines()[0] + "\n")  # one more label
+    with pytest.raises(UserError, match="holds a run on other examples"):
+      finetune.finetune(recipe(source), str(tmp_path))
+  finally:
+    path.write_text(text)
 
 
 @pytest.mark.parametrize("select, number", [("last", 2), ("best", 3)])

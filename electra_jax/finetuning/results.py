@@ -4,6 +4,7 @@
 from which ensembles are made. `<workdir>/checkpoints/` holds the parameters of the best seed.
 """
 
+import hashlib
 import math
 import os
 import shutil
@@ -24,11 +25,20 @@ from electra_jax.tasks.base import Example, Task
 from electra_jax.training import checkpoints
 
 
-def claim(config: ConfigDict, workdir: str) -> None:
+def checksum_of(examples: Mapping[str, Sequence[Example]]) -> str:
+  """A hash of the texts and labels of each split."""
+  digest = hashlib.blake2b(digest_size=16)
+  for split, rows in examples.items():
+    for example in rows:
+      digest.update(repr((split, example.texts, example.label)).encode())
+  return digest.hexdigest()
+
+
+def claim(config: ConfigDict, workdir: str, checksum: str) -> None:
   """Makes a new workdir; if it has finished or started seeds, checks that they belong to this very run.
 
   Raises:
-    UserError: it holds another run.
+    UserError: it holds another run, or one on other examples.
   """
   checkpoints.check_place(workdir)
   is_begun = finished_seeds(workdir) or any(
@@ -37,18 +47,24 @@ def claim(config: ConfigDict, workdir: str) -> None:
     before = config_lib.load(workdir)  # also in a new run: the config.json of something else is not replaced
     if is_begun:
       config_lib.check_resumable(before, config, workdir)
+      path = os.path.join(workdir, "labels.json")
+      if os.path.exists(path) and read_json(path).get("examples", checksum) != checksum:
+        raise UserError(f"The workdir {workdir} holds a run on other examples", got="other texts or labels than before",
+                        allowed="the data that the run began with", fix="use another --workdir")
   if jax.process_index() == 0:
     os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
 
 
-def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task) -> None:
-  """Saves the vocabulary, and labels.json: the label names in the order of the outputs, for prediction."""
+def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task, checksum: str) -> None:
+  """Saves the vocabulary, and labels.json: for prediction the label names in the order of the outputs, for `claim`
+  the checksum of the examples."""
   if jax.process_index() == 0:
     folder = os.path.join(workdir, "tokenizer")
     if not os.path.isdir(folder):
       tokenizer.save(folder)
     write_json(os.path.join(workdir, "labels.json"), {
-      "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names)})
+      "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names),
+      "examples": checksum})
 
 
 def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: str, say: Callable[[str], None]) -> None:
