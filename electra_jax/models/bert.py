@@ -1,6 +1,7 @@
 """The encoder of every system here: BERT = RoBERTa = ELECTRA's discriminator = its generator, by config."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -21,9 +22,9 @@ HEADS = {
   "baseline_head": heads.LinearHead,  # the adversarial objective's
   # For fine-tuning, see electra_jax/tasks:
   "classification_head": heads.ClassificationHead,
-  "multiple_choice_head": heads.MultipleChoiceHead,
+  "multiple_choice_head": heads.ClassificationHead,  # one score for each choice (RoBERTa section 5.3)
   "tagging_head": heads.TokenHead,
-  "span_head": heads.SpanHead,
+  "span_head": functools.partial(heads.TokenHead, num_outputs=2),  # does an answer start here, does it end here?
   "joint_span_head": joint_spans.JointSpanHead,
   "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
 }
@@ -62,11 +63,6 @@ class Bert(nn.Module):
     self.layers = [layer(c, name=f"layer_{i:02d}") for i in range(c.num_hidden_layers)]
     for name in self.head_names:
       setattr(self, name, HEADS[name](c))
-
-  def config_of(self, name: str) -> TransformerConfig:
-    """The description of the network that owns a subtree of the parameters."""
-    del name
-    return self.config
 
   def token_table(self) -> Float[Array, "vocab embed"]:
     """This network's own token embeddings."""

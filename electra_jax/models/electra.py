@@ -44,9 +44,10 @@ class Electra(nn.Module):
     elif self.generator_config is not None:
       self.generator = Bert(self.generator_config, head_names=self.generator_heads)
 
-  def config_of(self, name: str) -> TransformerConfig:
-    """The description of a network, by the name of its subtree in the parameters."""
-    return self.generator_config if name == "generator" and self.generator_config else self.encoder_config
+  @property
+  def config(self) -> TransformerConfig:
+    """The kept encoder's description; only sizes differ in the generator's."""
+    return self.encoder_config
 
   def generator_table(self) -> Float[Array, "vocab embed"]:
     """The token embeddings that the generator reads and predicts with."""

@@ -116,10 +116,6 @@ class ClassificationHead(nn.Module):
 POOLER_ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: nn.gelu(x, approximate=False)}
 
 
-class MultipleChoiceHead(ClassificationHead):
-  """One score for the sequence of one choice; the loss compares the choices of a question (RoBERTa section 5.3)."""
-
-
 class TokenHead(nn.Module):
   """Dropout, then `num_outputs` outputs per token; 0 stands for `config.num_labels`."""
 
@@ -132,9 +128,3 @@ class TokenHead(nn.Module):
     c = self.config
     x = Dropout(c.hidden_dropout_prob, name="dropout")(x, train)
     return c.dense(self.num_outputs or c.num_labels, name="output")(x).astype(jnp.float32)
-
-
-class SpanHead(TokenHead):
-  """Two logits per token: does an answer start here, does it end here?"""
-
-  num_outputs: int = 2

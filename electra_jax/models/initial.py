@@ -19,24 +19,22 @@ CONSTANTS = {"scale": jnp.ones, "bias": jnp.zeros, "output_bias": jnp.zeros}  # 
 
 
 def draw(model: nn.Module, rng: Array, *arguments, **options) -> PyTree:
-  """`model.init(rng, *arguments, **options)["params"]` for a model that has `config_of`."""
+  """`model.init(rng, *arguments, **options)["params"]` for a model that has a `config`."""
   shapes = jax.eval_shape(lambda: model.init(rng, *arguments, **options))["params"]
   leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-  values, alike = [None] * len(leaves), {}
+  values, alike, config = [None] * len(leaves), {}, model.config
+  initializer = nn.initializers.truncated_normal(config.initializer_range)
   for index, (path, leaf) in enumerate(leaves):
     *modules, name = (key.key for key in path)
-    config = model.config_of(modules[0])
     start = POSITION_INITS[config.position_init] if modules[-1] == "position" else None
     if name in CONSTANTS:
       values[index] = CONSTANTS[name](leaf.shape, leaf.dtype)
     elif start is not None:
       values[index] = start(leaf.shape, config.initializer_range)
     else:
-      group = leaf.shape, config.initializer_range
-      alike.setdefault(group, {})[index] = _number_of(modules)
-  for (shape, deviation), numbers in alike.items():
-    initializer = functools.partial(nn.initializers.truncated_normal(deviation), shape=shape)
-    drawn = jax.lax.map(lambda number, initializer=initializer: initializer(jax.random.fold_in(rng, number)),
+      alike.setdefault(leaf.shape, {})[index] = _number_of(modules)
+  for shape, numbers in alike.items():
+    drawn = jax.lax.map(lambda number, shape=shape: initializer(jax.random.fold_in(rng, number), shape),
                         np.array(list(numbers.values()), np.uint32))
     for index, value in zip(numbers, drawn, strict=True):
       values[index] = value

@@ -93,7 +93,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     total = (config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
              + config_objective.mlm_weight * policy / num_targets["mlm"]
              + baseline / num_targets["mlm"])
-    _, mlm_metrics = generators.masked_lm_loss(logits, batch)
+    _, mlm_metrics = losses.masked_lm_loss(logits, batch)
     metrics = {**mlm_metrics, **rtd_metrics, "adversarial/reward": (jnp.sum(masked * reward), masked.sum()),
                "adversarial/baseline_loss": (baseline, masked.sum())}
     return total, metrics

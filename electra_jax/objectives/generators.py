@@ -76,16 +76,9 @@ def make(model: Electra, config_generator: ConfigDict, config_objective: ConfigD
     corruption = corrupt(sample_rng, logits, batch, config_objective)
     if counts_tokens(config_generator):
       return jnp.zeros(()), {}, corruption
-    return *masked_lm_loss(logits, batch), corruption
+    return *losses.masked_lm_loss(logits, batch), corruption
 
   return generate
-
-
-def masked_lm_loss(logits: Float[Array, "batch predictions vocab"], batch: Batch) -> tuple[Float[Array, ""], Metrics]:
-  """Sum of -log p(original) over the masked positions, and its metrics."""
-  weights = batch["masked_weights"]
-  loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
-  return loss, {"mlm/loss": (loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
 
 
 def proposal_logits(logits: Float[Array, "batch predictions vocab"], batch: Batch,

@@ -75,11 +75,11 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     expected = jax.lax.stop_gradient(guesses) if train else jnp.zeros_like(guesses)
     chosen, slots = choose(choice_rng, expected, batch)
     logits = apply(model, params, chosen, train, method=predict, rngs={"dropout": encoder_rng})
-    weights, count = chosen["masked_weights"], chosen["masked_weights"].sum()
-    mlm_loss, correct = losses.cross_entropy(logits, chosen["masked_ids"], weights)
+    mlm_loss, metrics = losses.masked_lm_loss(logits, chosen)
     losses_in_nats = -jax.lax.stop_gradient(losses.log_probability(logits, chosen["masked_ids"]))
+    weights = chosen["masked_weights"]
     error = jnp.sum(weights * jnp.square(jnp.take_along_axis(guesses, slots, axis=1) - losses_in_nats))
     total = (config_objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
-    return total, {"mlm/loss": (mlm_loss, count), "mlm/accuracy": (correct, count), "difficulty/loss": (error, count)}
+    return total, metrics | {"difficulty/loss": (error, weights.sum())}
 
   return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

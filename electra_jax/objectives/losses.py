@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from electra_jax.objectives.base import Batch, Metrics
+
 AUC_BINS = 2048  # histogram bins over logits in [-AUC_RANGE, AUC_RANGE]; more bins round the AUC less
 AUC_RANGE = 12.0
-
-Pair = tuple[Array, Array]  # (sum, weight): a mean that is divided only after everything has been added up
 
 
 def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Array, "batch predictions"],
@@ -20,6 +20,13 @@ def cross_entropy(logits: Float[Array, "batch predictions vocab"], ids: Int[Arra
   """
   correct = jnp.argmax(logits, axis=-1) == ids
   return -jnp.sum(log_probability(logits, ids) * weights), jnp.sum(correct * weights)
+
+
+def masked_lm_loss(logits: Float[Array, "batch predictions vocab"], batch: Batch) -> tuple[Float[Array, ""], Metrics]:
+  """Sum of -log p(original) over the masked positions, and its metrics."""
+  weights = batch["masked_weights"]
+  loss, correct = cross_entropy(logits, batch["masked_ids"], weights)
+  return loss, {"mlm/loss": (loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
 
 
 @jax.custom_vjp
@@ -65,7 +72,7 @@ def binary_cross_entropy(logits: Float[Array, "batch length"], is_replaced: Bool
 
 
 def detection_metrics(logits: Float[Array, "batch length"], is_replaced: Bool[Array, "batch length"],
-                      weights: Float[Array, "batch length"]) -> dict[str, Pair]:
+                      weights: Float[Array, "batch length"]) -> Metrics:
   """Accuracy, precision and recall of "replaced" as (sum, weight) pairs."""
   predicted = logits > 0
   hits = jnp.sum(weights * (predicted & is_replaced))

@@ -25,9 +25,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   def loss(params, batch, rng, train, num_targets):
     logits = apply(model, params["encoder"], batch, batch["masked_input_ids"], train,
                    method="mlm_logits", rngs={"dropout": rng})
-    weights = batch["masked_weights"]
-    mlm_loss, correct = losses.cross_entropy(logits, batch["masked_ids"], weights)
-    metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (correct, weights.sum())}
+    mlm_loss, metrics = losses.masked_lm_loss(logits, batch)
     return mlm_loss / num_targets["mlm"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -28,12 +28,10 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   def loss(params, batch, rng, train, num_targets):
     mlm_logits, nsp_logits = apply(model, params["encoder"], batch, batch["masked_input_ids"], train,
                                    method="mlm_and_nsp_logits", rngs={"dropout": rng})
-    weights = batch["masked_weights"]
-    mlm_loss, mlm_correct = losses.cross_entropy(mlm_logits, batch["masked_ids"], weights)
-    pairs = (batch["nsp_label"] >= 0).astype(weights.dtype)
+    mlm_loss, metrics = losses.masked_lm_loss(mlm_logits, batch)
+    pairs = (batch["nsp_label"] >= 0).astype(mlm_loss.dtype)
     nsp_loss, nsp_correct = losses.cross_entropy(nsp_logits[:, None], batch["nsp_label"][:, None], pairs[:, None])
-    metrics = {"mlm/loss": (mlm_loss, weights.sum()), "mlm/accuracy": (mlm_correct, weights.sum()),
-               "nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
+    metrics |= {"nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
     return mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"], metrics
 
   return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")

@@ -18,8 +18,7 @@ SMALL = TransformerConfig(
   num_attention_heads=2, max_position_embeddings=16, position_offset=0, type_vocab_size=2, hidden_act="gelu",
   hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, layer_norm_eps=1e-12, initializer_range=0.02,
   dtype=jnp.dtype("float32"))
-GENERATOR = dataclasses.replace(SMALL, hidden_size=16, intermediate_size=32, num_attention_heads=1,
-                                initializer_range=0.5)
+GENERATOR = dataclasses.replace(SMALL, hidden_size=16, intermediate_size=32, num_attention_heads=1)
 SHALLOW = dataclasses.replace(SMALL, num_hidden_layers=1)
 SINUSOIDAL = dataclasses.replace(SHALLOW, position_init="sinusoidal", embedding_size=15)
 IDS = jnp.zeros((1, 8), jnp.int32)
