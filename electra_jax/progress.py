@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shlex
 import sys
 import textwrap
 import time
@@ -226,11 +227,12 @@ class Progress:
 
   def finish(self, workdir: str) -> None:
     """Prints how long the run took since this start, and what to do next."""
+    quoted = shlex.quote(workdir)
     self.message(f"""Finished after {self._elapsed()}: {workdir}. Next:
-  results    python -m electra_jax summary {workdir}
-  a page     python -m electra_jax report {workdir}
-  ask it     python -m electra_jax predict --workdir={workdir} "The [MASK]."
-  fine-tune  --config.task.init_from={workdir} (docs/own_labels.md)""")
+  results    python -m electra_jax summary {quoted}
+  a page     python -m electra_jax report {quoted}
+  ask it     python -m electra_jax predict --workdir={quoted} "The [MASK]."
+  fine-tune  --config.task.init_from={quoted} (docs/own_labels.md)""")
 
   def close(self) -> None:
     """Ends the bar."""

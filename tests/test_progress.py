@@ -138,14 +138,14 @@ def test_plain_lines_off_a_terminal():
     clock.now += 90
     bar.show(step, VALUES)
   bar.message("saved")
-  bar.finish("runs/a")
+  bar.finish("my runs/a")
   bar.close()
   speed = "mlm 5.432, rtd 0.400, lr 0.003, 31.2k tok/s"
   lines = stream.getvalue().splitlines()
   assert lines[:5] == [f"step 30/100  01:30, ETA ?  {speed}", f"step 40/100  03:00, ETA 09:00  {speed}",
                        f"step 100/100  04:30, ETA 0:00  {speed}", "saved",
-                       "Finished after 04:30: runs/a. Next:"]
-  assert any("electra_jax summary runs/a" in line for line in lines[5:])
+                       "Finished after 04:30: my runs/a. Next:"]
+  assert any("electra_jax summary 'my runs/a'" in line for line in lines[5:])
 
 
 class Terminal(io.StringIO):

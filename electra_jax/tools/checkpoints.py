@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from typing import NamedTuple
@@ -170,7 +171,7 @@ def average(paths: list[str]) -> str:
       "average_of": {"workdir": workdir, "steps": steps}})
     checkpoints.save_params(partial, config.checkpoint, steps[-1], mean)
   return (f"Wrote {FLAGS.out}: the mean of the steps {', '.join(map(str, steps))} of {workdir}.\n"
-          f'Try it: python -m electra_jax.tools.predict --workdir={FLAGS.out} "A sentence."')
+          f'Try it: python -m electra_jax.tools.predict --workdir={shlex.quote(FLAGS.out)} "A sentence."')
 
 
 COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}
