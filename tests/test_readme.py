@@ -23,11 +23,16 @@ def test_setup_commands():
   assert (ROOT / ".ci/run").read_text().splitlines()[-1] == "tests/run.sh"
 
 
-def test_the_demo_reads_the_same_on_both_pages():
+def test_the_demo_reads_as_it_is_printed_on_both_pages():
   def shown(page):
     return re.search(r"^```text\n(┌.*?)^```$", page, re.MULTILINE | re.DOTALL).group(1)
 
   assert shown(README) == shown((ROOT / "docs/index.md").read_text())
+  rows = re.findall(r"^│ (\w.*?) *│.*│ (?:[\d.]+: )?(.*?) *│$", shown(README), re.MULTILINE)
+  printed = (ROOT / "electra_jax/tools/summary.py").read_text()
+  assert len(rows) == 9
+  for label, note in rows:
+    assert label in printed and note.removesuffix(" of the same") in printed, (label, note)  # a line that is wrapped
 
 
 def test_lines_of_python_run(tmp_path, monkeypatch, capsys):
@@ -60,7 +65,8 @@ def test_demo_summary_reads_a_run(tmp_path, capsys):
   config = config_lib.resolve(given)
   config_lib.save(str(tmp_path / "config.json"), given, config)
   writer = metrics.MetricWriter(str(tmp_path), config.log)
-  writer.write(50, "train", {"mlm/loss": 6.0, "train/tokens_per_second": 1000.0})
+  for step, speed in ((25, 500.0), (50, 1500.0)):
+    writer.write(step, "train", {"mlm/loss": 6.0, "train/tokens_per_second": speed})
   with pytest.raises(UserError, match="has not been evaluated"):
     summary.rows_of(str(tmp_path))
   writer.write(50, "eval", {"mlm/loss": 5.0, "mlm/accuracy": 0.25, "mlm/perplexity": 148.4, "rtd/auc": 0.8,

@@ -1,6 +1,7 @@
 """Summary of a run: a table of its last evaluation next to its baselines."""
 
 import os
+import statistics
 
 from rich.console import Console
 from rich.table import Table
@@ -51,9 +52,9 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
                f"{last['rtd/constant_loss']:.3f}: the same answer everywhere" if "rtd/constant_loss" in last else "")]
   if "rtd/recall" in last:
     lines.append(("replaced tokens", progress.describe_marks(last), ""))
-  speeds = sorted(row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row)
+  speeds = [row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row]
   if speeds:
-    lines.append(("training speed", f"{speeds[len(speeds) // 2]:,.0f} tokens/s", "median of the log windows"))
+    lines.append(("training speed", f"{statistics.median(speeds):,.0f} tokens/s", "median of the log windows"))
   times = [row for row in rows if "time/goodput" in row]
   if times:
     lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time spent on steps"))
