@@ -25,7 +25,7 @@ echo "Installing $* into .venv ($("$python" --version)); a minute or two the fir
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 arguments=()
 for file in "$@"; do arguments+=(-r "$file"); done
-# Python compiles what a run imports when it does; to compile all of it here takes as long as the rest.
+# Python compiles a module when it is first imported; to compile all of them here would take as long as the rest.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile "${arguments[@]}"
 touch "$stamp"
 awk '!seen[$3]++' <(echo "$wanted") "$stamp" > "$stamp.new"

@@ -2,12 +2,12 @@
 # Runs a recipe on this machine: all GPUs or TPU chips of it, or its CPU.
 # Usage: launch/local.sh --config=configs/small.py --workdir=runs/small [--config.KEY=VALUE...]
 #
-#   PROCESSES=2 launch/local.sh ...   starts so many processes that train together over loopback. One process drives all
-#                                     devices of a host, so this is for trying out how several hosts work together; on
-#                                     GPUs each process gets its share of CUDA_VISIBLE_DEVICES (or of all).
+#   PROCESSES=2 launch/local.sh ...   starts that many processes, which train together over loopback. One process drives
+#                                     all devices of a host, so this is for trying out how several hosts work together;
+#                                     on GPUs each process gets its share of CUDA_VISIBLE_DEVICES (or of all).
 #   PORT=12345                        where they meet; a free one by default.
 #   PYTHON=/path/to/python            another interpreter than .venv's.
-#   GRACE=120                         seconds from the end of the first process until those that are frozen are killed.
+#   GRACE=120                         seconds after the end of the first process until frozen ones are killed.
 # Ctrl-C and SIGTERM reach all processes: each saves a checkpoint and ends with status 75. If one fails, all end,
 # and so does this script, with its status.
 set -euo pipefail
