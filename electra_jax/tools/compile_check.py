@@ -130,8 +130,8 @@ def show(report: Report, config: ConfigDict, devices: list, chip: Chip | None, c
   table.add_row(*cells.values())
   console.print(table)
   needed = flops.model_flops(config).per_step / len(devices) / 1e12
-  console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}. "
-                "Percentages are MFU.")
+  console.print(f"TFLOP by the compiler, of one device and step; matrix products that the step needs: {needed:.3g}."
+                + " Percentages are MFU." * bool(roofline))
   for kind, (times, size, sent) in compile_collectives.totals(report.collectives).items():
     console.print(f"  {times} x {kind}, {memory.format_bytes(size)}, {memory.format_bytes(sent)} sent by each device"
                   + " to other slices" * (kind == compile_collectives.BETWEEN_SLICES))

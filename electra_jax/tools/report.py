@@ -150,12 +150,14 @@ def curves(facts: Facts) -> str:
     if not facts.seeds:
       return ""  # the section on results says so
     title = f"{facts.config.task.name}, {len(facts.seeds)} seeds"
-    return report_page.curves([lambda axes: pictures.draw(axes, facts.seeds, facts.seeds[0]["metric"], title)])
+    return report_page.cards([report_page.svg(
+      lambda axes: pictures.draw(axes, facts.seeds, facts.seeds[0]["metric"], title))])
   runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
   panels = plot_run.panels_of(runs)
   if not panels:
     return paragraph("No row of metrics yet (train.log_every_steps).", dim=True)
-  return report_page.curves([lambda axes, panel=panel: plot_run.draw(axes, panel, runs) for panel in panels])
+  return report_page.cards([report_page.svg(lambda axes, panel=panel: plot_run.draw(axes, panel, runs))
+                            for panel in panels])
 
 
 def glue_scores(facts: Facts) -> str:

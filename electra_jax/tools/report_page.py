@@ -85,17 +85,12 @@ def shares(values: Mapping[str, float], describe: Callable[[float], str]) -> str
   return f'<div class="bar">{parts}</div><div class="key">{key}</div>\n'
 
 
-def curves(drawings: Sequence[Callable]) -> str:
-  """Pictures side by side; each drawing gets matplotlib's axes.
+def svg(drawing: Callable) -> str:
+  """A drawing on matplotlib's axes as inline SVG whose colours follow the page; its text stays text.
 
   Raises:
     UserError: matplotlib is not installed.
   """
-  return cards([svg(drawing) for drawing in drawings])
-
-
-def svg(drawing: Callable) -> str:
-  """A drawing as inline SVG whose colours follow the page; its text stays text."""
   figure = plotting.new(*PANEL_INCHES)
   import matplotlib
   ink: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",

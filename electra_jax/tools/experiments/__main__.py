@@ -42,12 +42,6 @@ PLACES = tuple(f"--{name}=" for name in ("out", "data", "shards", "vocabulary", 
 # ---- what the flags say ----
 
 
-def paths() -> runs.Paths:
-  """The places of data and shards."""
-  return runs.Paths(data=FLAGS.data, shards=FLAGS.shards or os.path.join(FLAGS.out, "data"), glue=FLAGS.glue,
-                    vocabulary=FLAGS.vocabulary)
-
-
 def budget() -> Budget:
   """The budget of the pre-trainings."""
   return Budget(FLAGS.flops, FLAGS.steps, FLAGS.set, FLAGS.grid, FLAGS.pretrainings, FLAGS.points, FLAGS.probe)
@@ -135,14 +129,15 @@ def run_rows(tables: Sequence[Table]) -> None:
       rows.setdefault(row.folder, row)
       tasks.setdefault(row.folder, {}).update(dict.fromkeys(wanted))
       tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
-  runs.prepare(list(rows.values()), paths())
+  paths = runs.Paths(FLAGS.data, FLAGS.shards or os.path.join(FLAGS.out, "data"), FLAGS.vocabulary, FLAGS.glue)
+  runs.prepare(list(rows.values()), paths)
 
   def after_each() -> None:
     with running.changed:  # not two at once
       records.collect(FLAGS.out)
 
   run_all([(os.path.basename(folder), lambda folder=folder, row=row: runs.make(
-    row, list(tasks[folder]), paths(), tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
+    row, list(tasks[folder]), paths, tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
     for folder, row in rows.items()], running)
 
 
