@@ -45,7 +45,7 @@ def source(tmp_path_factory):
       passages = [{"id": f"{level}{n}.txt", "article": questions[n][0], "options": [[*PLACES, "dog"]] * 2,
                    "questions": ["where sat the cat?", "on the _ ."], "answers": ["ABC"[n]] * 2} for n in range(3)]
       (root / f"{split}.{level}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
-  return root, make_workdir(root, tiny, "wordpiece")
+  return root, make_workdir(tmp_path_factory.getbasetemp(), tiny, "wordpiece")
 
 
 def run(c, source, workdir, rate=2e-3, **keys):
