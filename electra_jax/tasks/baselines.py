@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from electra_jax.tasks import scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.scoring import percent
 
@@ -42,7 +43,7 @@ def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ..
   if task.head == "classification":
     labels = [example.label for example in train]
     return list(model.fit(rows, labels).predict(asked)) if len(set(labels)) > 1 else labels[:1] * len(texts)
-  wanted = np.array([[name in example.label for name in task.label_names] for example in train], int)
+  (wanted,) = scoring.indicators([example.label for example in train], names=task.label_names)
   varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have cannot be learnt
   predicted = np.tile(wanted.min(0), (len(texts), 1))
   if len(varied):

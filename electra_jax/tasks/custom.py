@@ -4,7 +4,7 @@ import functools
 import random
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -37,9 +37,11 @@ def make(name: str, config_task: ConfigDict) -> Task:
   records = read_records(config_task.train_path)
   labels = () if kind == "regression" else _labels(records, config_task.label_field, PARTS[kind])
 
+  known = dict.fromkeys(labels)  # in order, and quick to look up
+
   def examples(rows: Sequence[Record], labelled: bool) -> list[Example]:
     make_one = _tagged if kind == "tagging" else functools.partial(_labelled, is_multi=kind == "multi_label")
-    return [make_one(record, str(number), fields, config_task.label_field if labelled else None, labels)
+    return [make_one(record, str(number), fields, config_task.label_field if labelled else None, known)
             for number, record in enumerate(rows)]
 
   def read(split: str) -> list[Example]:
@@ -127,7 +129,7 @@ def _spelling(name: str) -> float | str:
 
 
 def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-              labels: Sequence[str], is_multi: bool) -> Example:
+              labels: Collection[str], is_multi: bool) -> Example:
   texts = tuple(sequences.text_of(record, field) for field in fields)
   if not any(text.strip() for text in texts):
     raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
@@ -144,7 +146,7 @@ def _labelled(record: Record, number: str, fields: Sequence[str], label_field: s
 
 
 def _tagged(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-            labels: Sequence[str]) -> Example:
+            labels: Collection[str]) -> Example:
   words, tags = _list(record.get(fields[0]), record.where), None
   if label_field is not None:
     tags = _list(record.get(label_field), record.where)

@@ -9,6 +9,7 @@ import numpy as np
 
 from electra_jax import plotting
 from electra_jax.errors import named
+from electra_jax.tasks import scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.scoring import percent
 
@@ -40,13 +41,12 @@ def class_tables(task: Task, predictions: Sequence, examples: Sequence[Example])
   """Markdown: precision, recall and F1 of each label in percent and, for single labels, the confusion matrix."""
   from sklearn import metrics  # takes seconds
 
-  names, wanted = task.label_names, [example.label for example in examples]
-  rows = [[[name in labels for name in names] for labels in (  # bool [examples, labels]
-    [[label] for label in side] if task.head == "classification" else side)] for side in (wanted, predictions)]
-  columns = metrics.precision_recall_fscore_support(*map(np.array, rows), zero_division=np.nan)
+  names, wanted, is_single = task.label_names, [example.label for example in examples], task.head == "classification"
+  sides = (wanted, predictions) if is_single else scoring.indicators(wanted, predictions, names=names)
+  columns = metrics.precision_recall_fscore_support(*sides, labels=names if is_single else None, zero_division=np.nan)
   tables = [plotting.markdown(["Label", "Precision", "Recall", "F1", "Examples"], (
     [name, *map(percent, scores), f"{count:,}"] for name, *scores, count in zip(names, *columns)))]
-  if task.head == "classification" and len(names) <= MOST_LABELS:
+  if is_single and len(names) <= MOST_LABELS:
     counts = metrics.confusion_matrix(wanted, predictions, labels=names)
     tables.append(plotting.markdown(["Label \\ answer", *names], (
       [name, *(f"{count:,}" for count in row)] for name, row in zip(names, counts))))

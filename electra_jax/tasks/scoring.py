@@ -35,7 +35,7 @@ def f1(predictions: Sequence, labels: Sequence, names: Collection[str] = ()) -> 
   """
   from sklearn import metrics
   if isinstance(labels[0], tuple):
-    return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="macro",
+    return float(metrics.f1_score(*indicators(labels, predictions, names=names), average="macro",
                                   zero_division=np.nan))
   if names and set(names) != {"0", "1"}:
     return float(metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
@@ -45,10 +45,11 @@ def f1(predictions: Sequence, labels: Sequence, names: Collection[str] = ()) -> 
 def micro_f1(predictions: Sequence[tuple], labels: Sequence[tuple], names: Collection[str]) -> float:
   """F1 over all pairs of an example and a label; 0 where none is right."""
   from sklearn import metrics
-  return float(metrics.f1_score(*_indicators(labels, predictions, names=names), average="micro", zero_division=0.0))
+  return float(metrics.f1_score(*indicators(labels, predictions, names=names), average="micro", zero_division=0.0))
 
 
-def _indicators(*rows: Sequence[tuple], names: Collection[str]) -> list[np.ndarray]:
+def indicators(*rows: Sequence[tuple], names: Collection[str]) -> list[np.ndarray]:
+  """Tuples of labels as int [examples, labels], 1 for each label that is there."""
   return [np.array([[name in labels for name in names] for labels in side], int) for side in rows]
 
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ def text_of(record: Record, column: str) -> str:
   return value
 
 
-def parse_label(value: object, labels: Sequence[str], where: str) -> str | float:
+def parse_label(value: object, labels: Collection[str], where: str) -> str | float:
   """A label's name as in `labels`, or a finite number if there are none.
 
   Raises:
