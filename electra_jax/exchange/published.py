@@ -111,7 +111,7 @@ def load_tokenizer(path: str) -> tokenizers.Tokenizer:
 
 def vocabulary_folder(path: str) -> str:
   """The folder of the vocabulary: that of the weights, or one in it; a UserError if there is none."""
-  folder = path if os.path.isdir(path) else os.path.dirname(path)
+  folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
   if os.path.exists(os.path.join(folder, fairseq_vocabulary.FILES[0])):
     return folder
   places = [folder, *(os.path.join(folder, name) for name in ("tokenizer", "discriminator", "encoder"))]

@@ -53,6 +53,12 @@ def test_electra_pair_fills_judges_and_embeds(pair):
   np.testing.assert_allclose(found, jax.nn.sigmoid(logits)[0, 1:3], rtol=1e-5)
 
 
+def test_a_vocabulary_next_to_weights_in_the_current_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  assert published.load_tokenizer("bert_model.ckpt").vocab_size == len(WORDS)
+
+
 def test_fairseq_folder_answers_with_the_ids_of_dict_txt(tmp_path):
   params = random_params(ROBERTA, ("mlm_head",)) | {"embeddings/token_type/embedding": np.zeros((1, 128), np.float32)}
   torch.save({"model": oldest_names(params)}, tmp_path / "model.pt")
