@@ -147,13 +147,16 @@ def average(paths: list[str]) -> str:
   The mean is taken in float64. Tokenizer and config are copied; config.json names the averaged steps.
 
   Raises:
-    UserError: there are fewer checkpoints, one is damaged, or --out is taken or cannot be written.
+    UserError: there are fewer checkpoints, one is damaged, the run is a fine-tuning, or --out cannot be written.
   """
   if len(paths) != 1 or locate(paths[0])[1] is not None or not FLAGS.out:
     raise UserError("Averaging needs one run and a place for the result", got=f"{' '.join(paths)} --out={FLAGS.out}",
                     allowed="the folder of a run, and --out=NEW_FOLDER", fix="see --help for an example")
   (workdir,) = paths
   config = config_lib.load(workdir)
+  if config.task.name:
+    raise UserError("The checkpoints of a fine-tuning are of different seeds", got=f"{workdir}: {config.task.name}",
+                    allowed="a pre-training", fix="average the pre-training and fine-tune from the result")
   steps = checkpoints.saved_steps(workdir)
   if len(steps) < FLAGS.last:
     raise UserError("The run has too few checkpoints to average", got=f"--last={FLAGS.last}, steps {steps}",

@@ -3,6 +3,7 @@
 import doctest
 import json
 import os
+import pathlib
 import shutil
 
 import jax
@@ -80,6 +81,15 @@ def test_average_is_the_mean_and_answers(workdir, given, tmp_path):
   with pytest.raises(UserError, match="taken"):
     tool.average([workdir])
   assert os.listdir(tmp_path) == ["mean"]
+
+
+def test_seeds_of_a_fine_tuning_are_not_averaged(workdir, given, tmp_path):
+  record = json.loads(pathlib.Path(workdir, "config.json").read_text())
+  record["resolved"]["task"]["name"] = "rte"
+  (tmp_path / "config.json").write_text(json.dumps(record))
+  given(out=str(tmp_path / "mean"))
+  with pytest.raises(UserError, match="different seeds"):
+    tool.average([str(tmp_path)])
 
 
 @pytest.mark.parametrize("command, paths, options, said", [
