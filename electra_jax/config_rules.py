@@ -59,26 +59,30 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
               "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
               "eval.batch_size", "checkpoint.every_steps", "checkpoint.keep_last", "optimizer.learning_rate",
               "optimizer.epsilon", "model.initializer_range", "data.masking.rate",
-              "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction"]
+              "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction",
+              "model.embedding_size", "model.type_vocab_size"]
   positive += [f"{net}.{size}" for net in _networks(c) for size in
                ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
   for key in positive:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["train.num_steps", "data.max_documents", "eval.every_steps", "eval.max_examples",
+  not_negative = ["seed", "train.num_steps", "data.max_documents", "eval.every_steps", "eval.finetune_every_steps",
+                  "eval.max_examples", "model.layer_norm_eps",
                   "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
                   "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
                   "objective.encoder_mlm_weight", "objective.generator_steps",
                   "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
   for key in not_negative:
-    if _lookup(c, key) < 0:
+    if not _lookup(c, key) >= 0:  # NaN, too
       yield f"{key} is {_lookup(c, key)}; it must not be negative"
   shares = ["data.heldout_share", "data.short_sequence_share", "data.masking.rate",
-            "data.masking.mask_share", "data.masking.random_share", "model.hidden_dropout_prob",
-            "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"]
+            "data.masking.mask_share", "data.masking.random_share"]
   for key in shares:
     if not 0 <= _lookup(c, key) <= 1:
       yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
+  for key in ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"):
+    if not 0 <= _lookup(c, key) < 1:
+      yield f"{key} is {_lookup(c, key)}; it must be at least 0 and below 1"
   if c.data.sentences != "line" and not re.fullmatch(r"[a-z]{2,3}(-\w+)?", c.data.sentences):
     yield f"data.sentences is {c.data.sentences!r}; allowed: line, or the code of a language, such as en"
   yield from _joint_faults(c)
@@ -125,8 +129,6 @@ def _joint_faults(c: ConfigDict) -> Iterator[str]:
   if c.optimizer.warmup_steps > max(1, c.train.num_steps):
     yield (f"optimizer.warmup_steps {c.optimizer.warmup_steps} is longer than train.num_steps {c.train.num_steps}; a "
            f"tenth is usual: --config.optimizer.warmup_steps={c.train.num_steps // 10}")
-  if c.optimizer.beta1 == 1 or c.optimizer.beta2 == 1:
-    yield "optimizer.beta1 and beta2 must be below 1"
   if [size for size in c.mesh.values() if size == 0 or size < -1] or list(c.mesh.values()).count(-1) > 1:
     yield f"mesh is {dict(c.mesh)}; each axis is positive, and at most one is -1 (the rest of the devices)"
 

@@ -237,6 +237,16 @@ def test_all_faults_are_reported_at_once():
     assert key in str(error.value)
 
 
+@pytest.mark.parametrize("key, value", [
+  ("seed", -1), ("model.embedding_size", 0), ("model.type_vocab_size", 0), ("model.layer_norm_eps", -1e-5),
+  ("eval.finetune_every_steps", -1), ("optimizer.clip_norm", float("nan")), ("model.hidden_dropout_prob", 1.0)])
+def test_numbers_that_no_run_can_have(key, value):
+  given = recipe("base")
+  given.update_from_flattened_dict({key: value})
+  with pytest.raises(UserError, match=rf"{key} is "):
+    config_lib.resolve(given)
+
+
 def test_misspelt_choice_suggests_the_right_one():
   given = recipe("base")
   given.data.format = "FULL-SENTENCE"
