@@ -87,11 +87,13 @@ def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots
             token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of [MASK], random or kept.
 
-  Differs from BERT's whole word masking, which skips a word that would exceed k, and from SpanBERT's code, which skips
-  a span that would overlap another; here as much of it as fits is masked.
+  Differs from BERT's whole word masking, which skips a word that would exceed k; here as much of it as fits is masked.
 
-  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: where it draws one
-  twice, it makes one prediction fewer.
+  Differs from SpanBERT's code, which draws tokens, skips those already masked, and begins a span at the token's word;
+  here words are drawn, and of a span that begins within another one the rest is masked.
+
+  Differs from the released ELECTRA code, which rounds k and draws positions with replacement: fewer are masked where it
+  draws one twice.
   """
   candidates = is_ordinary[input_ids]  # [rows, length]
   candidates &= np.arange(input_ids.shape[1]) < num_tokens[:, None]
