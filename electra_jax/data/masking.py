@@ -92,6 +92,8 @@ def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots
   Differs from SpanBERT's code, which draws tokens, skips those already masked, and begins a span at the token's word;
   here words are drawn, and of a span that begins within another one the rest is masked.
 
+  Differs from the released BERT and ELECTRA code, which also choose [UNK].
+
   Differs from the released ELECTRA code, which rounds k and draws positions with replacement: fewer are masked where it
   draws one twice.
   """
