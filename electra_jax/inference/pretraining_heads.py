@@ -7,7 +7,7 @@ generator (masks) and its discriminator (replaced tokens), section 2 of its pape
 import bisect
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -87,22 +87,25 @@ def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5
   Raises:
     UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
   """
-  tokenizer = run.tokenizer
   is_special = special_rows(run)
   most = int((~is_special).sum())
   if not 1 <= top_k <= most:
     raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
                     fix="use --top_k=5")
   encoded = [encode(run, text) for text in texts]
-  candidates = [[] for _ in encoded]
-  with_masks = [i for i, sentence in enumerate(encoded) if sentence.masks]
-  if with_masks:
+  if any(sentence.masks for sentence in encoded):
     _check_masked_lm(run, "This run has no masked LM to fill masks with")
-  for indices in batches_of(encoded, with_masks):
-    batch = make_batch(run, [encoded[i] for i in indices])
-    ids, probabilities = jax.device_get(_top_candidates(run.params, batch, is_special, run.network, top_k))
+  return _candidates(run, encoded, lambda batch: _top_candidates(run.params, batch, is_special, run.network, top_k))
+
+
+def _candidates(run: TrainedModel, encoded: Sequence[Sentence], rank: Callable[[Batch], tuple]
+                ) -> list[list[list[TokenCandidate]]]:
+  """For each text and each mask in it what `rank` gives: (ids, probabilities), both [batch, predictions, top]."""
+  candidates = [[] for _ in encoded]
+  for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
+    ids, probabilities = jax.device_get(rank(make_batch(run, [encoded[i] for i in indices])))
     for row, i in enumerate(indices):
-      candidates[i] = [[TokenCandidate(piece_text(tokenizer, int(token)), int(token), float(probability))
+      candidates[i] = [[TokenCandidate(piece_text(run.tokenizer, int(token)), int(token), float(probability))
                         for token, probability in zip(ids[row, slot], probabilities[row, slot])]
                        for slot in range(len(encoded[i].masks))]
   return candidates
@@ -123,29 +126,22 @@ def fill_mask_together(run: TrainedModel, encoded: Sequence[Sentence], top_k: in
   A candidate's probability is the appendix's p_data, which is not normalised over the candidates; at most 100 are
   ranked. While one mask is ranked, the generator's likeliest tokens fill the others.
   """
-  tokenizer = run.tokenizer
   is_special = special_rows(run)
   number = min(electra_mlm.NUM_CANDIDATES, int((~is_special).sum()))
-  candidates = [[] for _ in encoded]
-  for indices in batches_of(encoded, [i for i, sentence in enumerate(encoded) if sentence.masks]):
-    batch = make_batch(run, [encoded[i] for i in indices])
-    settings = (run.config.objective.sampling_temperature, electra_mlm.corrupted_share(run.config))
-    ids, p_data = jax.device_get(_rank_together(run.params, batch, is_special, run.network, number, settings))
-    for row, i in enumerate(indices):
-      order = np.argsort(-p_data[row], axis=-1, kind="stable")[:, :top_k]  # [predictions, top_k]
-      candidates[i] = [[TokenCandidate(piece_text(tokenizer, int(ids[row, slot, j])), int(ids[row, slot, j]),
-                                  float(p_data[row, slot, j])) for j in order[slot]]
-                       for slot in range(len(encoded[i].masks))]
-  return candidates
+  settings = (number, min(top_k, number), run.config.objective.sampling_temperature,
+              electra_mlm.corrupted_share(run.config))
+  return _candidates(run, encoded, lambda batch: _rank_together(run.params, batch, is_special, run.network, settings))
 
 
-@functools.partial(jax.jit, static_argnames=("network", "number", "settings"))
-def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Predictor, number: int, settings
+@functools.partial(jax.jit, static_argnames=("network", "settings"))
+def _rank_together(params, batch, is_special: Bool[Array, "vocab"], network: Predictor, settings
                    ) -> tuple[Int[Array, "batch predictions top"], Float[Array, "batch predictions top"]]:
-  temperature, mask_rate = settings
+  number, top_k, temperature, mask_rate = settings
   logits = jnp.where(is_special, MASK_BIAS, network.mlm_logits(params, batch) / temperature)
-  return electra_mlm.rank(logits, lambda ids: network.rtd_logits(params, batch, ids), electra_mlm.fill(logits, batch),
-                          batch["masked_positions"], number, mask_rate)
+  ids, p_data = electra_mlm.rank(logits, lambda ids: network.rtd_logits(params, batch, ids),
+                                 electra_mlm.fill(logits, batch), batch["masked_positions"], number, mask_rate)
+  best, order = jax.lax.top_k(p_data, top_k)
+  return jnp.take_along_axis(ids, order, axis=-1), best
 
 
 def detect_replaced(run: TrainedModel, texts: Sequence[str | Sentence]) -> list[list[TokenScore]]:
