@@ -92,9 +92,9 @@ def _count(name: str) -> int:
   return int(text)
 
 
-def _join(told: str, *address) -> None:
-  """Waits for the other processes, whom `told` names in the log."""
-  print(f"This run has several processes: {told}, within {MEETING_SECONDS} s.", flush=True)
+def _join(meeting: str, *address) -> None:
+  """Waits for the other processes, after a line that says who meets whom."""
+  print(f"This run has several processes: {meeting}, within {MEETING_SECONDS} s.", flush=True)
   _explain_aborts()
   make = _jax.get_distributed_runtime_client
   if "missed_heartbeat_callback" in (make.__doc__ or ""):  # jax itself offers no way to give one

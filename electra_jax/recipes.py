@@ -128,7 +128,7 @@ def from_rows(rows: Mapping[str, tuple[str, str, Mapping]], name: str) -> Config
     UserError: there is no such row.
   """
   if name not in rows:
-    raise unknown("The table of recipes has no such row", name or "nothing", rows, "write its name behind the colon, "
+    raise unknown("The table of recipes has no such row", name or "nothing", rows, "write its name after the colon, "
                   "for example :CLOSEST or :CLOSEST,tiny")
   _, base, changes = rows[name]
   config = from_rows(rows, base) if base in rows else load(base)[1]

@@ -172,7 +172,7 @@ def to_model(config: dict, where: str) -> dict:
   model = {key: given[key] for key in SAME} | {"vocab_size": given["vocab_size"]}
   model["hidden_act"] = ACTIVATIONS[given["hidden_act"]]
   # transformers' ElectraConfig has 128 by default, whatever the hidden size.
-  model["embedding_size"] = given.get("embedding_size", 128) if family == "electra" else given["hidden_size"]
+  model["embedding_size"] = (given.get("embedding_size") or 128) if family == "electra" else given["hidden_size"]
   padding = given.get("pad_token_id")
   model["position_offset"] = (1 if padding is None else padding) + 1 if family == "roberta" else 0
   if model["hidden_size"] % model["num_attention_heads"] or (

@@ -208,14 +208,14 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
   """
   weights = formats.read(path)
   try:
-    beside = load_tokenizer(path)
+    theirs = load_tokenizer(path)
   except UserError as error:
     if not error.what.startswith((NO_VOCABULARY, published_vocabulary.UNSUPPORTED)):
       raise
     note = f" Its vocabulary could not be compared: {error.what}."
   else:
     note = ""
-    _check_same_entries(tokenizer, beside, path)
+    _check_same_entries(tokenizer, theirs, path)
   start = initial.merge(weights, params, tokenizer.vocab_size)
   placed = jax.tree.map(lambda new, old: new if new is old else jax.device_put(new, old.sharding), start.params, params)
   fresh = f" Not in it, so these start fresh: {named(start.fresh)}." if start.fresh else ""

@@ -42,8 +42,8 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
   entropy = last.get("eval/unigram_entropy")
   lines = [("steps", f"{last['step']:,} of {config.train.num_steps:,}", "")]
   if "mlm/loss" in last:
-    beside = f"{entropy:.3f}: unigram entropy of the same tokens"
-    lines += [("held-out MLM loss", _number(last["mlm/loss"], " nats"), beside),
+    lines += [("held-out MLM loss", _number(last["mlm/loss"], " nats"),
+               f"{entropy:.3f}: unigram entropy of the same tokens"),
               ("held-out MLM accuracy", _number(100 * last["mlm/accuracy"], " %", 1), ""),
               ("held-out perplexity", _number(last["mlm/perplexity"], digits=1), "")]
   if "rtd/auc" in last:
