@@ -14,7 +14,7 @@ from electra_jax import files, sharding
 from electra_jax import main as main_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, initial, published
+from electra_jax.exchange import formats, hub, initial, published
 from electra_jax.training import checkpoints, setup
 
 FLAGS = flags.FLAGS
@@ -27,9 +27,9 @@ USAGE = """Turns published weights into a folder like a run's at step 0.
                               --out=runs/electra      (DIR holds discriminator/ and generator/)
   A vocabulary elsewhere: ... --tokenizer=vocab.txt
 
---weights is a Hugging Face folder (model.safetensors, in one file or in shards, or pytorch_model.bin), a checkpoint of
-the released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with; the weights' sizes and
-vocabulary replace its own. Parts that the weights lack start fresh, and are named.
+--weights is a Hugging Face folder (model.safetensors, in one file or in shards, or pytorch_model.bin) or a name on the
+hub, a checkpoint of the released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with; the
+weights' sizes and vocabulary replace its own. Parts that the weights lack start fresh, and are named.
 
 tools/predict, tools/export and tools/checkpoints read the folder. To train on, no import is needed:
 --config.checkpoint.init_from takes the weights themselves, with their sizes and vocabulary (docs/own_text.md)."""
@@ -39,15 +39,16 @@ def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str =
   """Writes `out`: config.json (with a branch `imported`), tokenizer/ and checkpoints/0/.
 
   Args:
-    path: the weights, in any of `formats.FORMATS`.
+    path: the weights, in any of `formats.FORMATS`, or their name on the Hugging Face hub.
     given: a recipe, not resolved; it is not changed.
     tokenizer_path: where the vocabulary is, if not next to the weights.
 
   Raises:
     UserError: weights, vocabulary and recipe do not fit each other, something is damaged, or `out` is taken.
   """
-  weights = formats.read(path)
-  tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(path)
+  folder = hub.fetch(path)
+  weights = formats.read(folder)
+  tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(folder)
   adapted = published.adapt(given, weights, tokenizer)
   config = config_lib.resolve(adapted)
   with files.new_folder(out) as partial:
@@ -71,7 +72,7 @@ def initial_params(config: ConfigDict, tokenizer: tokenizers.Tokenizer) -> Calla
 def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.declare_key_flag("config")  # appears in --help
-  flags.DEFINE_string("weights", None, "Folder or file of the published weights.")
+  flags.DEFINE_string("weights", None, "Folder or file of the published weights, or their name on the hub.")
   flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not next to the weights.")
   flags.DEFINE_string("out", None, "The new folder.")
 

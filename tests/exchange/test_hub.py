@@ -15,6 +15,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import hub, published
 from electra_jax.finetuning import pretrained
 from electra_jax.inference import loading
+from electra_jax.tools import import_weights
 from tests.exchange.test_continued import discriminator
 from tests.small_runs import assert_four_parts
 
@@ -58,6 +59,8 @@ def test_a_name_is_fetched_once_and_is_a_start_of_everything(calls, tmp_path, ca
   start = pretrained.load("me/tiny")
   assert start.model["hidden_size"] == 128 and start.tokenizer.vocab_size == 49
   assert loading.load("me/tiny").folder == str(tmp_path / "cache")
+  with pytest.raises(UserError, match="taken"):  # the folder, after the weights have been read
+    import_weights.import_weights("me/tiny", recipes.load("small")[1], str(tmp_path / "hub"))
   assert capsys.readouterr().out.count("me/tiny is not a path here, so it was taken from") == len(calls) == 1
   assert sorted(os.listdir(tmp_path / "cache")) == ["config.json", "model.safetensors", "vocab.txt"]
 
