@@ -179,12 +179,20 @@ def test_mistakes_are_reported(arguments, changes, said):
   (["small-vs-bert"], dict(only="electra_smal"), "use --only=electra_small"),
   (["small-vs-bert"], dict(init_from="runs/base"), "leave them out"),
   ([], dict(init_from="runs/base", set=["task.num_epochs=1"]), "--glue_set"),
-  ([], dict(tasks="rte,colla"), "use --tasks=cola")])
+  ([], dict(tasks="rte,colla"), "use --tasks=cola"),
+  ([], dict(tasks="rte,mrpc", from_mnli=True), "use --tasks=mnli,rte,mrpc")])
 def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, arguments, flags, said):
   use_flags(monkeypatch, tmp_path, **flags)
   with pytest.raises(UserError) as caught:
     command.run(arguments)
   assert said in caught.value.fix
+
+
+def test_a_folder_without_experiments_is_not_published(tmp_path, monkeypatch):
+  use_flags(monkeypatch, tmp_path, out=str(tmp_path / "misspelt"), results=str(tmp_path))
+  with pytest.raises(UserError, match="no experiments to publish"):
+    command.publish([])
+  assert not (tmp_path / "misspelt").exists()
 
 
 def test_a_probe_without_a_workdir(monkeypatch):

@@ -96,6 +96,9 @@ def run(arguments: list[str]) -> None:
   for name in names:
     if name not in finetuning.ORDER:
       raise unknown("A task of --tasks is unknown", name, finetuning.ORDER, "use --tasks=CLOSEST")
+  if FLAGS.from_mnli and "mnli" not in names:
+    raise UserError("--from_mnli needs MNLI among the tasks", got=f"--tasks={FLAGS.tasks}", allowed="tasks with mnli",
+                    fix=f"use --tasks=mnli,{FLAGS.tasks}; what is finished is not run again")
   if FLAGS.init_from:
     if unread := [*arguments, *(f"--set={setting}" for setting in FLAGS.set), *(f"--grid={key}" for key in FLAGS.grid)]:
       raise UserError("--init_from fine-tunes alone, without a pre-training", got=" ".join(unread),
@@ -157,6 +160,9 @@ def publish(arguments: list[str]) -> None:
   path = os.path.join(folder, "evidence.json")
   rows = results.load(path)
   if FLAGS.out:
+    if not records.recorded(FLAGS.out):
+      raise UserError("There are no experiments to publish", got=f"--out={FLAGS.out} without {records.FILE}",
+                      allowed="the --out of a `run`", fix="check the path")
     rows = results.merge(rows, records.collect(FLAGS.out))
     for name in [name for name in records.recorded(FLAGS.out) if name in rows_lib.tables()]:
       draw(rows_lib.tables()[name], os.path.join(folder, f"{name}.png"))
