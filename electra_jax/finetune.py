@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import distributed, metrics, optim, progress, recipes, sharding, tasks
+from electra_jax import distributed, metrics, optim, progress, sharding, tasks
 from electra_jax.data import readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted
@@ -31,9 +31,6 @@ from electra_jax.optim import layerwise
 from electra_jax.tasks import batches
 from electra_jax.training import checkpoints, setup
 from electra_jax.training import workdir as workdir_lib
-
-# Keys of a pre-training recipe that fine-tuning during the pre-training takes over.
-CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 
 def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncoder | None = None, recipe: str = ""
@@ -97,17 +94,14 @@ def is_due(config: ConfigDict, step: int) -> bool:
 def finetune_run(given: ConfigDict, workdir: str, step: int, start: pretrained.PretrainedEncoder) -> dict[str, float]:
   """Dev scores of `eval.finetune_tasks` from the parameters of a pre-training step: medians over the seeds.
 
-  Each task follows its recipe, which is ELECTRA's Table 5 (its Large column for an encoder of Large's width), but takes
-  over those keys of CARRIED that the pre-training has changed. Its folder is <workdir>/finetune/<step>/<task>.
+  Each task follows `tasks.recipe_during` the pre-training, in the folder <workdir>/finetune/<step>/<task>.
   """
-  medians, defaults = {}, recipes.load_file(recipes.find("common")).defaults()
-  own = {key: now for key, (_, now) in config_lib.diff(defaults, given).items() if key.startswith(CARRIED)}
+  medians = {}
   for name in given.eval.finetune_tasks.split(","):
-    c = recipes.of_task(name, is_large=given.model.hidden_size >= 1024)
-    c.update_from_flattened_dict(own)
+    c = tasks.recipe_during(given, name)
     for branch in (c.train, c.eval):
       branch.batch_size = -(-branch.batch_size // jax.device_count()) * jax.device_count()
-    c.task.update(name=name, init_from=f"{workdir} at step {step}")
+    c.task.init_from = f"{workdir} at step {step}"
     summary = finetune(c, os.path.join(workdir, "finetune", str(step), name), start)
     medians |= {f"{name}/{metric}": row["median"] for metric, row in summary.items()}
   return medians

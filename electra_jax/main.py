@@ -68,8 +68,8 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
   """Checks what needs no jax, whose import takes seconds.
 
   Raises:
-    UserError: there is no such task or metric, no text and no shards, nothing to start from, or a package for the
-      logs is not installed.
+    UserError: there is no such task or metric, no text and no shards, nothing to start from, a dev file of
+      `eval.finetune_tasks` cannot be read, or a package for the logs is not installed.
   """
   from electra_jax import metrics
   from electra_jax.exchange import hub
@@ -82,6 +82,9 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
   elif not config.data.path:
     from electra_jax.data.shards import corpus
     corpus.check(config.data, workdir)
+  if config.eval.finetune_tasks:
+    from electra_jax import tasks
+    tasks.check_all_during(config)
   if start and not os.path.isdir(os.path.join(workdir, "checkpoints")):  # a run that resumes needs no start
     config_lib.check_exists(hub.fetch(start))
   metrics.check_installed(config.log)

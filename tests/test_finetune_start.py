@@ -10,7 +10,7 @@ import pytest
 from configs import large, tiny
 from configs.finetune import glue
 from electra_jax import config as config_lib
-from electra_jax import finetune
+from electra_jax import finetune, main
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
@@ -73,6 +73,18 @@ def test_faults_of_the_task_are_told_together():
   with pytest.raises(UserError) as caught:
     config_lib.resolve(given)
   assert "task.init_from is empty" in str(caught.value) and "task.data_dir is empty" in str(caught.value)
+
+
+def test_tasks_of_a_pretraining_are_checked_before_it_begins(tmp_path):
+  given = tiny.get_config("tiny")
+  given.data.path, given.task.data_dir, given.eval.finetune_tasks = str(tmp_path), str(tmp_path), "rte,colla"
+  (tmp_path / "RTE").mkdir()
+  (tmp_path / "RTE/dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+  with pytest.raises(UserError, match=r"The task is unknown\.\n.*colla"):
+    main.check_quickly(config_lib.resolve(given), str(tmp_path / "run"))
+  (tmp_path / "RTE/dev.tsv").unlink()
+  with pytest.raises(UserError, match=r"does not exist\.\n.*RTE/dev\.tsv"):
+    main.check_quickly(config_lib.resolve(given), str(tmp_path / "run"))
 
 
 def test_pretraining_can_fine_tune_a_checkpoint_on_the_way(source, monkeypatch):

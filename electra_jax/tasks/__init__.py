@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from ml_collections import ConfigDict
 
+from electra_jax import config as config_lib
+from electra_jax import recipes
 from electra_jax.errors import unknown
 from electra_jax.tasks import custom, glue, pronouns, race, ranking, squad, winograd
 from electra_jax.tasks.base import HEADS, Example, Feature, Outputs, Task
@@ -17,6 +19,9 @@ TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
   **dict.fromkeys(squad.VERSIONS, squad.make),
   "race": race.make,
 }
+
+# Keys of a pre-training recipe that fine-tuning during the pre-training takes over.
+CARRIED = ("task.", "mesh.", "log.", "seed", "data.reader", "train.compute_dtype", "train.kernels", "train.remat")
 
 __all__ = ["HEADS", "TASKS", "Example", "Feature", "Outputs", "Task", "make"]
 
@@ -40,6 +45,32 @@ def check(config_task: ConfigDict) -> None:
   if config_task.metric and config_task.metric not in metrics:
     raise unknown(f"task.metric is none of {config_task.name}", config_task.metric, metrics,
                   "set --config.task.metric=CLOSEST, or leave it out")
+
+
+def check_all_during(config: ConfigDict) -> None:
+  """Checks `eval.finetune_tasks` before days of pre-training: the names, and that the files can be read.
+
+  Raises:
+    UserError: a task is unknown, or a dev file cannot be read.
+  """
+  for name in filter(None, config.eval.finetune_tasks.split(",")):
+    task = make(recipe_during(config, name).task)
+    for split in task.splits[1:]:  # quickly read, unlike train
+      task.read(split)
+
+
+def recipe_during(given: ConfigDict, name: str) -> ConfigDict:
+  """The recipe of one of `eval.finetune_tasks`, for fine-tuning during a pre-training.
+
+  It is ELECTRA's Table 5 (the Large column for an encoder of Large's width), with those keys of CARRIED that the
+  pre-training has changed.
+  """
+  defaults = recipes.load_file(recipes.find("common")).defaults()
+  c = recipes.of_task(name, is_large=given.model.hidden_size >= 1024)
+  c.update_from_flattened_dict({key: now for key, (_, now) in config_lib.diff(defaults, given).items()
+                                if key.startswith(CARRIED)})
+  c.task.name = name
+  return c
 
 
 def make(config_task: ConfigDict) -> Task:
