@@ -55,7 +55,6 @@ def shorten(argument: str) -> str:
 
 def with_paths(argv: list[str]) -> list[str]:
   """A command line with its --config replaced by `find`."""
-  _make_importable()
   argv = list(argv)
   for place, word in enumerate(argv):
     if re.match("--?config=", word):
@@ -65,11 +64,12 @@ def with_paths(argv: list[str]) -> list[str]:
   return argv
 
 
-def _make_importable() -> None:
-  """Lets recipes import each other, from the folder that holds configs/."""
-  for folder in (os.getcwd(), *ROOTS):
+def _make_importable(path: str) -> None:
+  """Lets a recipe import others: one of the project's from its own configs/, another also from that of this folder."""
+  own = [root for root in ROOTS if path.startswith(os.path.join(root, "configs", ""))]
+  for folder in own or (os.getcwd(), *ROOTS):
     if os.path.isfile(os.path.join(folder, "configs", "common.py")):
-      if folder not in sys.path:
+      if sys.path[0] != folder:
         sys.path.insert(0, folder)
       break
 
@@ -82,8 +82,8 @@ def load(argument: str) -> tuple[str, ConfigDict]:
   Raises:
     UserError: the file is not a recipe.
   """
-  _make_importable()
   path, _, variant = find(argument).partition(":")
+  _make_importable(path)
   try:
     module = load_file(path)
     given = module.get_config(variant) if variant else module.get_config()

@@ -20,6 +20,16 @@ from electra_jax.training import memory
 from tests.conftest import ROOT
 from tests.small_runs import assert_four_parts, environment
 
+
+def test_recipes_of_the_project_do_not_import_another_projects(tmp_path, monkeypatch):
+  (tmp_path / "configs").mkdir()
+  (tmp_path / "configs/common.py").write_text("raise RuntimeError")
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as python -m has it
+  recipes.load("tiny")
+  assert sys.path[0] == recipes.ROOTS[0]
+
+
 # ---- length: whatever the input ----
 
 LONG = {
