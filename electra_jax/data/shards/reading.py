@@ -135,8 +135,9 @@ class ShardedExamples:
     counts = np.zeros(vocab_size, np.int64)
     for number in range(len(self._shards)):
       _check(self._shards[number])
-      ids = self._shard(number)[:, self._columns:]
-      counts += np.bincount(ids.ravel(), minlength=vocab_size)
+      rows = self._shard(number)
+      for start in range(0, len(rows), 4096):  # bincount takes 8 bytes an id
+        counts += np.bincount(rows[start:start + 4096, self._columns:].ravel(), minlength=vocab_size)
     counts[self._special_ids] = 0
     return counts
 
