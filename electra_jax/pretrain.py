@@ -61,8 +61,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
-    if lacks_fine_tuning(config, workdir, step):  # it was interrupted
-      fine_tune(given, run, data, state, workdir, writer)
+    finish_fine_tuning(given, run, data, state, workdir, writer)
     for step in range(start_step + updates, num_steps + 1, updates):
       # ---- Update.
       with timer.waiting(functools.partial(is_busy, window[-1:])):
@@ -120,11 +119,13 @@ def closing(*things) -> Generator[None, None, None]:
     yield
 
 
-def lacks_fine_tuning(config: ConfigDict, workdir: str, step: int) -> bool:
-  """Whether a fine-tuning that is due after this step has not been finished; there is none at step 0."""
-  names = config.eval.finetune_tasks.split(",")
-  return step > 0 and finetune.is_due(config, step) and not all(
-    os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json")) for name in names)
+def finish_fine_tuning(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str,
+                       writer: metrics.MetricWriter) -> None:
+  """`fine_tune`, if the fine-tuning that was due after this step was interrupted; none is due at step 0."""
+  step, names = int(state.step), run.config.eval.finetune_tasks.split(",")
+  if step > 0 and finetune.is_due(run.config, step) and not all(
+      os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json")) for name in names):
+    fine_tune(given, run, data, state, workdir, writer)
 
 
 def fine_tune(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str,
