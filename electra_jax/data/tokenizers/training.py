@@ -56,7 +56,8 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
     if faults:
       raise faults[0] from None
     raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
-                    allowed="261 entries (5 special tokens, 256 bytes) and one per character; enough text",
+                    allowed="261 entries (5 special tokens, 256 bytes), one for each ASCII character and one for each "
+                            "other character of the text; enough text",
                     fix="raise --config.data.tokenizer.vocab_size, or give more text") from error
   return {"sentencepiece.model": _with_exact_sums(model.getvalue()) if model_type == "unigram" else model.getvalue()}
 
