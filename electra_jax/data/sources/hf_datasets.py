@@ -35,7 +35,7 @@ def read(path: str, reading: Reading) -> Iterator[list[str]]:
   try:
     if any(os.path.exists(os.path.join(folder, name)) for name in SAVED):
       saved = datasets.load_from_disk(folder)
-      if split not in ("", "train") and not isinstance(saved, dict):
+      if not isinstance(saved, dict) and split not in ("", "train", str(saved.split)):
         raise ValueError("the folder holds one data set without splits")
       dataset = saved[split or "train"] if isinstance(saved, dict) else saved
     elif os.path.isdir(folder) and glob.has_magic(os.path.abspath(folder)):
