@@ -114,7 +114,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
     bad = [shard for shard in shards if os.path.basename(shard) != shard]
     missing = [shard for shard in shards if not os.path.isfile(os.path.join(folder, shard))]
   except (OSError, ValueError, KeyError, TypeError) as error:
-    raise _damaged(path, error) from error
+    raise mapping.damaged(path, error) from error
   if bad or missing:
     raise UserError("Parts of the weights are missing", got=f"{path} names {named(bad or missing)}",
                     allowed="every file of the index, in its folder", fix="download the missing files")
@@ -122,7 +122,7 @@ def _read_tensors(folder: str) -> dict[str, np.ndarray]:
   for shard in shards:
     tensors |= _read_file(os.path.join(folder, shard))
   if lost := sorted(places.keys() - tensors.keys()):
-    raise _damaged(path, f"no shard holds {named(lost)}")
+    raise mapping.damaged(path, f"no shard holds {named(lost)}")
   return tensors
 
 
@@ -132,7 +132,7 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
   try:
     return safetensors.numpy.load_file(path)
   except Exception as error:  # SafetensorError, OSError, KeyError of an unknown type
-    raise _damaged(path, error) from error
+    raise mapping.damaged(path, error) from error
 
 
 def _read_bin(path: str) -> dict[str, np.ndarray]:
@@ -147,12 +147,6 @@ def _read_bin(path: str) -> dict[str, np.ndarray]:
                     allowed="{name: tensor}, also below one of " + ", ".join(map(repr, STATE_DICTS)),
                     fix="save the state dict alone: torch.save(model.state_dict(), 'pytorch_model.bin')")
   return {name: (value.float() if value.is_floating_point() else value).numpy() for name, value in content.items()}
-
-
-def _damaged(path: str, error: object) -> UserError:
-  lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-  return UserError("The weights cannot be read", got=f"{path}: {lines[0][:200]}", allowed="a complete file",
-                   fix="download or copy it again")
 
 
 # ---- names ----

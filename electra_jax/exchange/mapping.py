@@ -146,6 +146,13 @@ def check_names(what: str, where: str, allowed: str, faults: Sequence[str], left
     logging.warning("Not imported from %s, as they belong to no model here: %s", where, named(left_over))
 
 
+def damaged(where: str, cause: object, allowed: str = "a complete file") -> UserError:
+  """The error for weights that cannot be read, with the first line of its cause."""
+  lines = str(cause).strip().splitlines() or [type(cause).__name__]
+  return UserError("The weights cannot be read", got=f"{where}: {lines[0][:200]}", allowed=allowed,
+                   fix="download or copy it again")
+
+
 def heads_in(tensors: Iterable[str], family: str) -> tuple[str, ...]:
   """The heads whose tensors are all there, by our names, in the order of the table.
 

@@ -54,6 +54,7 @@ NETWORKS = {
 # Keys of the configuration next to a checkpoint that variables do not show.
 GIVEN = ("num_attention_heads", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
          "initializer_range")
+COMPLETE = "the .index file and every .data file of a TensorFlow checkpoint, complete"
 
 
 def find(path: str) -> str | None:
@@ -122,7 +123,7 @@ def _open(prefix: str):
   try:
     return tf.train.load_checkpoint(prefix)
   except Exception as error:  # TensorFlow's own error classes, or RuntimeError
-    raise _damaged(prefix, error) from error
+    raise mapping.damaged(prefix, error, COMPLETE) from error
 
 
 def _tensor(reader, name: str, prefix: str) -> np.ndarray:
@@ -130,15 +131,8 @@ def _tensor(reader, name: str, prefix: str) -> np.ndarray:
   try:
     value = np.asarray(reader.get_tensor(name), np.float32)
   except Exception as error:  # as above
-    raise _damaged(f"{name} in {prefix}", error) from error
+    raise mapping.damaged(f"{name} in {prefix}", error, COMPLETE) from error
   return value.T if name.endswith("/kernel") else value
-
-
-def _damaged(where: str, error: Exception) -> UserError:
-  return UserError("The TensorFlow checkpoint cannot be read",
-                   got=f"{where}: {[*str(error).splitlines(), ''][0][:200]}",
-                   allowed="the .index file and every .data file of a checkpoint, complete",
-                   fix="download or copy it again")
 
 
 def _family(shapes: dict[str, tuple[int, ...]], prefix: str) -> str:

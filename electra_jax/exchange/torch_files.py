@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from electra_jax.errors import UserError
+from electra_jax.exchange.mapping import damaged
 
 PICKLES = (b"\x80", b"(", b"c", b"]", b"}")  # first bytes of pickles: protocol 2 and later, then 0 and 1
 OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch before 1.6: a pickled number
@@ -34,7 +35,7 @@ def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this f
     with torch.serialization.safe_globals(list(allowed)):
       return torch.load(path, map_location="cpu", weights_only=True)
   except OSError as error:
-    raise _damaged(path, error.strerror or error) from error
+    raise damaged(path, error.strerror or error) from error
   except Exception as error:  # UnpicklingError; for a damaged file RuntimeError, EOFError, KeyError, ...
     name = re.search(r"GLOBAL ([\w.]+)", str(error))
     is_other_pickle = start.startswith(PICKLES) and not OLD_FORMAT.startswith(start[:len(OLD_FORMAT)])
@@ -44,11 +45,6 @@ def load(path: str, allowed: Iterable[type] = (), fix: str = "do not load this f
                       allowed="tensors, numbers, text and containers of these as torch.save writes them, "
                       "or model.safetensors", fix=fix) from error
     if not start.startswith((b"PK", b"\x80")):
-      raise _damaged(path, f"begins with {start[:24]!r}, so torch.save has not written it" if start else "it is empty"
-                     ) from error
-    raise _damaged(path, (str(error).strip().splitlines() or [type(error).__name__])[0][:200]) from error
-
-
-def _damaged(path: str, got: object) -> UserError:
-  return UserError("The weights cannot be read", got=f"{path}: {got}", allowed="a complete file of torch.save",
-                   fix="download or copy it again")
+      raise damaged(path, f"begins with {start[:24]!r}, so torch.save did not write it" if start else "it is empty"
+                    ) from error
+    raise damaged(path, error) from error
