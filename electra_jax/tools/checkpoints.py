@@ -77,17 +77,17 @@ def show(paths: list[str]) -> str:
   """A line for each parameter: shape, type, norm and root mean square; then totals. Raises as `load`."""
   parts = []
   for path in paths:
-    saved = load(path)
+    saved, squares = load(path), 0.0
     rows: list[tuple[str, ...]] = [("parameter", "shape", "type", "norm", "rms")]
     for name, value in saved.params.items():
       norm = float(np.linalg.norm(value.astype(np.float64)))
+      squares += norm**2
       num_bad = int((~np.isfinite(value)).sum())
       rows.append((name, "x".join(map(str, value.shape)) or "-", str(value.dtype), f"{norm:.6g}",
                    f"{num_bad} NOT FINITE" if num_bad else f"{norm / max(1, value.size) ** 0.5:.4g}"))
     total = sum(value.size for value in saved.params.values())
-    norm = sum(float(np.square(value, dtype=np.float64).sum()) for value in saved.params.values()) ** 0.5
     parts.append(f"{saved.name}\n{columns(rows, '<>><<')}\n"
-                 f"{len(saved.params)} arrays, {total:,} parameters, norm {norm:.6g}")
+                 f"{len(saved.params)} arrays, {total:,} parameters, norm {squares**0.5:.6g}")
   return "\n\n".join(parts)
 
 
