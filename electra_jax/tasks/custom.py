@@ -15,8 +15,7 @@ from electra_jax.tasks.base import Example, Task
 from electra_jax.tasks.records import Record, read_records
 
 METRICS = {"own_classification": ("accuracy", "f1"), "own_multi_label": ("micro_f1", "f1", "accuracy"),
-           "own_regression": ("spearman", "pearson"),
-           "own_tagging": ("entity_f1", "tag_accuracy")}
+           "own_regression": ("spearman", "pearson"), "own_tagging": ("entity_f1", "tag_accuracy")}
 
 
 def make(name: str, config_task: ConfigDict) -> Task:
@@ -34,9 +33,11 @@ def make(name: str, config_task: ConfigDict) -> Task:
   if len(fields) > most:
     raise UserError("An example has too many texts", got=f"task.text_fields={config_task.text_fields}",
                     allowed=f"at most {most} for task.name={name}", fix="name fewer with --config.task.text_fields")
+  if config_task.write_test_predictions and not config_task.test_path:
+    raise UserError("There are no test examples to answer", got="task.write_test_predictions without task.test_path",
+                    allowed="both or neither", fix="name a file with --config.task.test_path")
   records = read_records(config_task.train_path)
   labels = () if kind == "regression" else _labels(records, config_task.label_field, PARTS[kind])
-
   known = dict.fromkeys(labels)  # in order, and quick to look up
 
   def examples(rows: Sequence[Record], labelled: bool) -> list[Example]:

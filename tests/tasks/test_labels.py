@@ -213,6 +213,7 @@ FEW = {  # kind, rows, keys -> what the error says
   "one example": ("regression", [("a", 1)], {}, "cannot be split"),
   "no label anywhere": ("multi_label", [("a", []), ("b", [])], {}, "a.jsonl:1: none alone"),
   "three texts": ("regression", [("a", 1)] * 3, {"text_fields": "text,text,text"}, "at most 2 for"),
+  "no test file": ("regression", [("a", 1)] * 3, {"write_test_predictions": True}, "no test examples"),
   "two lists of words": ("tagging", [("a b", "X Y")] * 3, {"text_fields": "text,text"}, "at most 1 for"),
 }
 
