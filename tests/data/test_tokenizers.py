@@ -342,12 +342,15 @@ def test_a_damaged_saved_tokenizer(trained, tmp_path, damage):
   four_parts(caught, "damaged", str(tmp_path))
 
 
-def test_another_vocabulary_than_the_named_one_is_not_used_silently(trained, tmp_path):
+def test_another_vocabulary_than_the_one_asked_for_is_not_used_silently(trained, tmp_path, capsys):
   trained["wordpiece"][0].save(str(tmp_path / "tokenizer"))
   other = tmp_path / "vocab.txt"
   other.write_bytes(trained["wordpiece"][0].files["vocab.txt"])
   data = ConfigDict(dict(shards_path="", tokenizer=config("wordpiece", path=str(other))))
   assert corpus.make_tokenizer(data, str(tmp_path), 0).vocab_size == trained["wordpiece"][0].vocab_size
+  data.tokenizer.vocab_size = 5000
+  corpus.make_tokenizer(data, str(tmp_path), 0)
+  assert "fewer than the 5,000 of data.tokenizer.vocab_size" in capsys.readouterr().out
   other.write_bytes(trained["wordpiece"][0].files["vocab.txt"].replace(b"\nthe\n", b"\nThe\n"))
   with pytest.raises(UserError) as caught:
     corpus.make_tokenizer(data, str(tmp_path), 0)

@@ -65,6 +65,9 @@ def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: 
         raise UserError("The workdir has another vocabulary than data.tokenizer.path", got=f"{own} and {path}",
                         allowed="one vocabulary", fix=f"choose a new --workdir (or --out); or remove {own}, and the "
                         "shards that were made with it")
+    if not is_trained and tokenizer.vocab_size < (wanted := config_data.tokenizer.vocab_size):
+      print(f"The vocabulary in {own} has {tokenizer.vocab_size:,} entries, fewer than the {wanted:,} of "
+            "data.tokenizer.vocab_size; remove it to train another.", flush=True)
     return tokenizer
   beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
   folders = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
