@@ -1,6 +1,7 @@
 """Parquet, TFDS, buckets, weighted mixtures, and skipped records: what is read, counted and refused."""
 
 import functools
+import io
 import pathlib
 import sys
 from collections import Counter
@@ -265,6 +266,13 @@ def test_hf_says_what_to_install(monkeypatch):
 # ---- buckets ----
 
 
+class Torn(io.BytesIO):
+  """A file whose connection breaks off."""
+
+  def read(self, size=-1):
+    raise RuntimeError("connection reset")
+
+
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
   """gs://shelf, a bucket that is a folder."""
@@ -280,6 +288,8 @@ def bucket(tmp_path, monkeypatch):
     def open(self, path, mode):
       if "locked" in str(path):
         raise RuntimeError("403 Forbidden")
+      if "torn" in str(path):
+        return Torn()
       return super().open(self.local(path), mode)
 
     def stat(self, path):
@@ -320,7 +330,9 @@ def test_buckets(bucket):
 
 def test_buckets_that_cannot_be_read(bucket):
   write(bucket / "locked.txt", "secret")
+  write(bucket / "torn.txt", "text")
   for path, words in (("gs://shelf/nothing", "No file was found"), ("gs://shelf/locked.txt", "403 Forbidden"),
+                      ("gs://shelf/torn.txt", "connection reset"),
                       ("gs://shelf/**/*.txt", "without `**`")):
     with pytest.raises(UserError) as caught:
       read(path)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from electra_jax.data.sources.files import open_file
+from electra_jax.data.sources.files import REMOTE_PREFIXES, open_file, unreachable
 from electra_jax.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -93,6 +93,10 @@ def _chunks(path: str) -> Iterator[bytes]:
                       f"`{kind} -t FILE` tests it", allowed=f"a complete {kind} file") from error
     raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
                     allowed="a readable file", fix="check the file's permissions and its disk") from error
+  except Exception as error:
+    if isinstance(error, UserError) or not path.startswith(REMOTE_PREFIXES):
+      raise
+    raise unreachable(path, error) from error  # it broke off; storage libraries have their own types
 
 
 def _unpacked(file: BinaryIO, kind: str):
