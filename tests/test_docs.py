@@ -41,6 +41,10 @@ def test_troubleshooting_quotes_real_errors():
   assert [error for error in quoted if error not in source] == ["1 cpu device(s)"]  # a line with numbers
   printed = "".join(re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
   assert not [error for error in quoted if error not in printed]
+  for line in re.findall(r"^  (?:allowed|fix): +(.*)$", printed, re.MULTILINE):  # but for names and numbers in them
+    words = line.split()
+    parts = [" ".join(words[i:i + 4]) for i in range(len(words) - 3)]
+    assert len(parts) < 3 or sum(part in source for part in parts) > len(parts) / 4, line
 
 
 def test_the_speeds_say_whose_they_are():
