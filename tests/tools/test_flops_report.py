@@ -3,16 +3,13 @@
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
 from configs import base
 from electra_jax import config as config_lib
 from electra_jax.tools import flops_report, flops_tables
-from tests.conftest import ROOT
 
 ROWS = {row["name"]: row for row in (row.as_dict() for row in flops_tables.rows())}
 REFERENCE = {name for name, row in ROWS.items() if row["reference_train_flops"]}
@@ -66,16 +63,16 @@ def test_paper_figures(name):
       assert ROWS[name]["note"] or abs(difference) <= tolerance
 
 
-def report(*arguments):
-  return subprocess.run([sys.executable, "-m", "electra_jax.tools.flops_report", *arguments], cwd=ROOT, check=True,
-                        capture_output=True, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}).stdout
+def test_json_of_a_table_and_csv_of_a_config(monkeypatch, capsys):
+  def report(*recipes, **flags):
+    monkeypatch.setattr(flops_report, "FLAGS", SimpleNamespace(**flags))
+    flops_report.main(["flops_report", *recipes])
+    return capsys.readouterr().out
 
-
-def test_json_of_a_table_and_csv_of_a_config():
-  rows = json.loads(report("--format=json"))
+  rows = json.loads(report(format="json"))
   assert [{**row, "speedup": None} for row in rows] == [{**row, "speedup": None} for row in ROWS.values()]
   assert {"name", "train_flops", "inference_flops", "parameters", "paper_train_flops"} <= rows[0].keys()
-  [row] = csv.DictReader(io.StringIO(report("configs/base.py", "--format=csv", "--mfu=0.5", "--devices=8")))
+  [row] = csv.DictReader(io.StringIO(report("configs/base.py", format="csv", mfu=0.5, devices=8)))
   assert float(row["train_flops"]) == pytest.approx(6.425e19, rel=1e-3)
   assert float(row["hours.H100"]) == pytest.approx(
     float(row["conventions.model.train_flops"]) / (989e12 * 0.5 * 8 * 3600))
