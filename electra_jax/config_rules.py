@@ -137,7 +137,7 @@ def _dispatch_faults(c: ConfigDict) -> Iterator[str]:
   """Faults in cadences: the host has control only after each call of `train.steps_per_dispatch` updates."""
   updates = c.train.steps_per_dispatch
   if updates > 1 and c.data.format in SHORT_EXAMPLES:
-    yield (f"train.steps_per_dispatch is {updates}, but batches with equal token counts (data.format {c.data.format}) "
+    yield (f"train.steps_per_dispatch is {updates}, but batches of equal token counts (data.format {c.data.format}) "
            "differ in shape; set it to 1")
   for key in ("train.num_steps", "train.log_every_steps", "eval.every_steps", "eval.finetune_every_steps",
               "checkpoint.every_steps", "objective.generator_steps"):

@@ -126,8 +126,8 @@ def test_the_same_command_resumes_without_the_weights(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("recipe, make, said", [
-  ("base", bert, "masked LM, and objective.name=rtd trains a discriminator"),
-  ("bert_base", discriminator, "discriminator (ELECTRA), and objective.name=mlm")])
+  ("base", bert, "a masked LM's, but objective.name=rtd trains a discriminator"),
+  ("bert_base", discriminator, "a discriminator's (ELECTRA), but objective.name=mlm")])
 def test_weights_of_another_objective_are_told(tmp_path, recipe, make, said, capsys):
   make(tmp_path / "weights")
   _, given = recipes.load(f"{recipe}:continued")
