@@ -146,8 +146,8 @@ def override(given: ConfigDict, settings: Sequence[str]) -> None:
   for setting in settings:
     key, _, text = setting.partition("=")
     if key not in keys:
-      raise UserError("A key of --set cannot be used", got=setting, allowed="the keys of configs/common.py",
-                      fix="correct --set=KEY=VALUE")
+      raise UserError("A setting cannot be used", got=setting, allowed="the keys of configs/common.py",
+                      fix="correct its KEY=VALUE")
     value: Any = text
     if not isinstance(keys[key], str):
       with contextlib.suppress(ValueError):
@@ -155,8 +155,8 @@ def override(given: ConfigDict, settings: Sequence[str]) -> None:
     try:
       given.update_from_flattened_dict({key: value})
     except (TypeError, ValueError) as error:
-      raise UserError("A value of --set does not fit", got=f"{setting}: {error}", allowed=f"like {keys[key]!r}",
-                      fix="correct --set=KEY=VALUE") from error
+      raise UserError("The value of a setting does not fit", got=f"{setting}: {error}", allowed=f"like {keys[key]!r}",
+                      fix="correct its KEY=VALUE") from error
 
 
 def check_command(argv: list[str]) -> None:

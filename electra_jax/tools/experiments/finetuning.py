@@ -11,6 +11,7 @@ from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import plotting, recipes, tasks
+from electra_jax.errors import unknown
 from electra_jax.finetuning import ensembles, results, submissions
 from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
@@ -20,6 +21,8 @@ from electra_jax.tools.experiments.rows import combinations, folder_part
 FROM_MNLI = ("rte", "stsb", "mrpc")  # RoBERTa section 5.1
 # The slowest tasks first, so that no slow one is left at the end; others may start from MNLI.
 ORDER = ("mnli", "stsb", "qqp", "qnli_ranking", "qnli", "sst2", "rte", "cola", "mrpc", "wnli_ranking", "wsc", "wnli")
+
+SETTING = re.compile(r"(?:(\w+):)?(.*)")  # TASK:KEY=VALUE or KEY=VALUE
 
 
 class Tuning(NamedTuple):
@@ -60,14 +63,23 @@ def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
   return [Point(task, choice) for task in sorted(names, key=ORDER.index) for choice in combinations(tuning.grid)]
 
 
+def check(names: Sequence[str], tuning: Tuning) -> None:
+  """Raises the UserError of a setting that cannot be used: now, and not after hours of pre-training."""
+  for prefix in filter(None, (match[1] for match in map(SETTING.fullmatch, tuning.settings) if match)):
+    if prefix not in ORDER:
+      raise unknown("A task of --glue_set is unknown", prefix, ORDER, "write CLOSEST:KEY=VALUE")
+  for point in grid(names, tuning):
+    recipe, settings = recipe_and_settings(point, tuning, "", "")
+    recipes.override(recipes.load(recipe)[1], settings)
+
+
 def settings_of(task: str, settings: Sequence[str]) -> list[str]:
   """The KEY=VALUE for a task: those for all tasks, and those written TASK:KEY=VALUE for this one.
 
   >>> settings_of("rte", ["task.num_seeds=3", "rte:task.max_length=256", "cola:task.max_length=48"])
   ['task.num_seeds=3', 'task.max_length=256']
   """
-  split = re.compile(r"(?:(\w+):)?(.*)").match
-  return [match[2] for match in map(split, settings) if match and match[1] in (None, task)]
+  return [match[2] for match in map(SETTING.fullmatch, settings) if match and match[1] in (None, task)]
 
 
 def recipe_and_settings(point: Point, tuning: Tuning, init_from: str, data_dir: str) -> tuple[str, list[str]]:
