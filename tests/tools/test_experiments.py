@@ -181,6 +181,7 @@ def test_mistakes_are_reported(arguments, changes, said):
   ([], dict(init_from="runs/base", set=["task.num_epochs=1"]), "--glue_set"),
   ([], dict(tasks="rte,colla"), "use --tasks=cola"),
   (["small-vs-bert"], dict(glue_set=["rtee:task.num_epochs=1"]), "write rte:KEY=VALUE"),
+  (["small-vs-bert"], dict(glue="nowhere"), "check the path"),
   (["small-vs-bert"], dict(glue_grid=["task.epochs=1,2"]), "correct its KEY=VALUE"),
   ([], dict(tasks="rte,mrpc", from_mnli=True), "use --tasks=mnli,rte,mrpc")])
 def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, arguments, flags, said):

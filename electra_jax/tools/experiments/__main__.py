@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
   if FLAGS.from_mnli and "mnli" not in names:
     raise UserError("--from_mnli needs MNLI among the tasks", got=f"--tasks={FLAGS.tasks}", allowed="tasks with mnli",
                     fix=f"use --tasks=mnli,{FLAGS.tasks}; what is finished is not run again")
-  finetuning.check(names, Tuning(**own_tuning()))
+  finetuning.check(names, Tuning(**own_tuning()), FLAGS.glue)
   if FLAGS.init_from:
     if unread := [*arguments, *(f"--set={setting}" for setting in FLAGS.set), *(f"--grid={key}" for key in FLAGS.grid)]:
       raise UserError("--init_from fine-tunes alone, without a pre-training", got=" ".join(unread),

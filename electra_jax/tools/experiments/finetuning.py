@@ -11,7 +11,7 @@ from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
 from electra_jax import plotting, recipes, tasks
-from electra_jax.errors import unknown
+from electra_jax.errors import UserError, unknown
 from electra_jax.finetuning import ensembles, results, submissions
 from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
@@ -63,8 +63,11 @@ def grid(names: Sequence[str], tuning: Tuning) -> list[Point]:
   return [Point(task, choice) for task in sorted(names, key=ORDER.index) for choice in combinations(tuning.grid)]
 
 
-def check(names: Sequence[str], tuning: Tuning) -> None:
-  """Raises the UserError of a setting that cannot be used: now, and not after hours of pre-training."""
+def check(names: Sequence[str], tuning: Tuning, data_dir: str) -> None:
+  """Raises the UserError of a setting or a folder that cannot be used: now, and not after hours of pre-training."""
+  if data_dir and ":" not in data_dir and not os.path.isdir(data_dir):
+    raise UserError("--glue names no folder", got=data_dir, allowed="a folder with GLUE's folders, or tfds:glue",
+                    fix="check the path")
   for prefix in filter(None, (match[1] for match in map(SETTING.fullmatch, tuning.settings) if match)):
     if prefix not in ORDER:
       raise unknown("A task of --glue_set is unknown", prefix, ORDER, "write CLOSEST:KEY=VALUE")
