@@ -192,6 +192,9 @@ def test_masked_lm_has_no_discriminator(roberta):
   with pytest.raises(UserError, match="no masked LM") as error:
     pretraining_heads.fill_mask(fine_tuned, ["the [MASK]"])
   assert "--task=classify" in error.value.fix
+  with pytest.raises(UserError, match="neither fills masks nor judges words") as error:
+    pretraining_heads.answer(fine_tuned, ["the cat"])
+  assert "--task=classify" in error.value.fix
 
 
 def test_vectors_of_a_run_do_not_depend_on_the_current_folder(run, tmp_path, monkeypatch):

@@ -272,6 +272,7 @@ def encode_question(run: TrainedModel, text: str | Sentence) -> Sentence:
   """
   sentence = encode(run, text)
   if not sentence.masks and run.network.rtd_logits is None:
+    _check_masked_lm(run, "This run neither fills masks nor judges words")
     raise UserError("There is nothing to predict: no mask, and this run has no discriminator to judge the words",
                     got=f"{sentence.text[:60]!r} for objective.name={run.config.objective.name!r}",
                     allowed="a sentence with [MASK] or <mask>; without one only for runs with objective.name='rtd'",
