@@ -214,7 +214,7 @@ def test_a_state_that_is_not_finite_is_never_saved(workdir, part, value):
   for _ in range(3):
     with pytest.raises(UserError, match="step 6 is not finite and is not saved") as caught:
       saved.save(state, 6)
-    assert "layer_norm/scale" in caught.value.got and "the last sound checkpoint, of step 4" in caught.value.fix
+    assert "layer_norm/scale" in caught.value.got and "the last sound checkpoint is that of step 4" in caught.value.fix
   saved.close()
   assert contents(workdir) == before and restored(workdir) == 4
 

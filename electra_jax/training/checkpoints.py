@@ -131,10 +131,8 @@ class Checkpoints:
       sound = max(self._manager.all_steps(), default=None)
       raise UserError(f"The state of step {step} is not finite and is not saved", got=listed(faults, most=3),
                       allowed="finite parameters and moments",
-                      fix="lower --config.optimizer.learning_rate, lengthen the warm-up, or skip such updates with "
-                      "--config.train.on_nonfinite=skip; the same command resumes from "
-                      + ("the start: there is no checkpoint yet" if sound is None else
-                         f"the last sound checkpoint, of step {sound}"))
+                      fix="start in a new --workdir with a lower --config.optimizer.learning_rate or a longer warm-up"
+                      + f"; the last sound checkpoint is that of step {sound}" * (sound is not None))
     with self._storage_errors():
       self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), force=True, custom_metadata={"sums": sums})
 

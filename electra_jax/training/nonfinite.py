@@ -71,6 +71,6 @@ class Watch:
       "The loss or the gradient is not finite",
       got=f"in step {last}" if single else f"{self._in_a_row} skipped steps in a row, {first} to {last}; "
       f"at most {self._most - 1} may be", allowed="finite losses and gradients",
-      fix="lower --config.optimizer.learning_rate or lengthen the warm-up"
-      f"{', or skip such steps with --config.train.on_nonfinite=skip' * single} (tools/show_batch --step={first - 1} "
-      "shows its batch); the same command resumes from the last checkpoint")
+      fix="resume with --config.train.on_nonfinite=skip to leave such steps out, or " * single
+      + "start in a new --workdir with a lower --config.optimizer.learning_rate or a longer warm-up "
+      f"(tools/show_batch --step={first - 1} shows the batch)")
