@@ -58,11 +58,12 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
     UserError: the file is missing or not text, or a record lacks a field.
   """
   example = json.dumps({field: ["Some", "text."] if field in lists else "Some text." for field in fields})
-  kinds, is_table = ", ".join(tables.KINDS), tables.kind_of(path) is not None
-  if not os.path.isfile(path) or (len(fields) > 1 and not is_table):
-    raise UserError("The --input file does not exist" if is_table or len(fields) == 1 else "--input is no .jsonl file",
-                    got=path, allowed=f"a .txt file with a sentence a line, or {kinds}" if len(fields) == 1 else
-                    f"records like {example} in {kinds}", fix="check the path")
+  is_table, allowed = tables.kind_of(path) is not None, f"records like {example} in {', '.join(tables.KINDS)}"
+  if len(fields) > 1 and not is_table:
+    raise UserError("--input is no .jsonl file", got=path, allowed=allowed, fix="check the path")
+  if not os.path.isfile(path):
+    raise UserError("The --input file does not exist", got=path, fix="check the path",
+                    allowed="a .txt file with a sentence a line, or " * (len(fields) == 1) + allowed)
   if not is_table:
     yield from ((number, {fields[0]: line}) for number, line in lines.read_lines(path) if line.strip())
     return
