@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import numpy as np
@@ -61,7 +61,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
-    finish_fine_tuning(given, run, data, state, workdir, writer)
+    finish_step(given, run, data, state, evaluate, workdir, writer, bar)
     for step in range(start_step + updates, num_steps + 1, updates):
       # ---- Update.
       with timer.waiting(functools.partial(is_busy, window[-1:])):
@@ -119,12 +119,18 @@ def closing(*things) -> Generator[None, None, None]:
     yield
 
 
-def finish_fine_tuning(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str,
-                       writer: metrics.MetricWriter) -> None:
-  """`fine_tune`, if the fine-tuning that was due after this step was interrupted; none is due at step 0."""
-  step, names = int(state.step), run.config.eval.finetune_tasks.split(",")
-  if step > 0 and finetune.is_due(run.config, step) and not all(
-      os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json")) for name in names):
+def finish_step(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, evaluate: Callable,
+                workdir: str, writer: metrics.MetricWriter, bar: progress.Progress) -> None:
+  """The evaluation and the fine-tuning that were due after the restored step, if a stop prevented them."""
+  step, config = int(state.step), run.config
+  if step == 0:
+    return
+  evaluated = {row["step"] for row in metrics.rows_so_far(workdir) if row["split"] == "eval"}
+  if is_due(step, config.eval.every_steps) and step < config.train.num_steps and step not in evaluated:
+    evaluation.log(evaluate(state.params), step, config, writer, bar)
+  if finetune.is_due(config, step) and not all(
+      os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json"))
+      for name in config.eval.finetune_tasks.split(",")):
     fine_tune(given, run, data, state, workdir, writer)
 
 

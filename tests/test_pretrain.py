@@ -246,6 +246,17 @@ def test_finished_run_says_so(place, quick_model, capfd):
   assert contents(place.run / "checkpoints") == before
 
 
+def test_an_evaluation_that_a_stop_prevented_is_made_up_for(place, quick_model, monkeypatch):
+  given = small(place, eval__every_steps=2)
+  with monkeypatch.context() as patch:
+    patch.setattr(distributed.StopRequest, "reached", lambda self, step: step == 2)
+    with pytest.raises(Interrupted):
+      pretrain.pretrain(given, str(place.new))
+  pretrain.pretrain(given, str(place.new))
+  rows = metrics.read_rows(str(place.new))
+  assert [row["step"] for row in rows if row["split"] == "eval"] == list(range(2, STEPS + 1, 2))
+
+
 def test_a_fine_tuning_on_the_way_that_was_interrupted_is_made_up_for(place, quick_model, monkeypatch):
   """The run resumes from a checkpoint of this very step, to which its loop does not come again."""
   started = []
