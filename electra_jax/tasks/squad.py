@@ -74,8 +74,11 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   def read_split(split: str) -> list[Example]:
     examples = read(_path(config_task, split, version), split)
-    if version == "v1.1":
-      check_answerable(examples)
+    unanswerable = [example.where for example in examples if example.label and not example.label.texts]
+    if version == "v1.1" and unanswerable:
+      raise UserError("SQuAD 1.1 has no questions without an answer", got=f"{len(unanswerable):,} of "
+                      f"{len(examples):,}, the first: {unanswerable[0]}", allowed="an answer to each, or SQuAD 2.0",
+                      fix="use --config=configs/finetune/squad.py:v2.0, or leave these questions out")
     return examples
 
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
@@ -125,15 +128,6 @@ def read(path: str, split: str) -> list[Example]:
                       fix="correct the file")
     seen.add(example.example_id)
   return examples
-
-
-def check_answerable(examples: Sequence[Example]) -> None:
-  """Raises a UserError if a question has no answer: SQuAD 1.1 defines no score for it."""
-  unanswerable = [example.where for example in examples if example.label and not example.label.texts]
-  if unanswerable:
-    raise UserError("SQuAD 1.1 has no questions without an answer", got=f"{len(unanswerable):,} of {len(examples):,}, "
-                    f"the first: {unanswerable[0]}", allowed="an answer to each question, or SQuAD 2.0",
-                    fix="use --config=configs/finetune/squad.py:v2.0, or leave these questions out")
 
 
 def _example(context: str, question: Mapping[str, Any], where: str, split: str) -> Example:
