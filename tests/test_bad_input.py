@@ -217,7 +217,7 @@ COMMANDS = {
     "The recipe cannot be loaded", "requirements.txt"]),
   "unknown variant of a recipe": ("--config=configs/tiny.py:tinny --workdir=W", ["tinny", "allowed: :tiny"]),
   "no recipe": ("--workdir=W", ["--config is missing"]),
-  "extra argument": ("--config=configs/tiny.py --workdir=W data.txt", ["no flags", "data.txt"]),
+  "extra argument": ("--config=configs/tiny.py --workdir=W data.txt", ["not flags", "data.txt"]),
   "incomplete process group": ("--config=configs/tiny.py --workdir=W", ["NUM_PROCESSES", "export all three"]),
   "no corpus": ("--config=configs/base.py --workdir=W --config.data.path=", ["data.path is not set", "pydoc:"]),
 }
