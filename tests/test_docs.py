@@ -157,7 +157,7 @@ def test_the_notebook_runs(tmp_path):
   """From another folder, in an interpreter of its own, with few updates."""
   notebook = json.loads((ROOT / "docs/tour.ipynb").read_text())
   code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
-  for whole, few in (("tensorboard = False\n_", "train.num_steps = 20\n_"), ("num_epochs=6.0", "num_epochs=1.0")):
+  for whole, few in (("log.tensorboard = False\n_", "train.num_steps = 20\n_"), ("num_epochs=6.0", "num_epochs=1.0")):
     assert whole in code
     code = code.replace(whole, few)
   environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
