@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.text import Text
 from tqdm import tqdm
@@ -74,9 +75,17 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
       if not all(isinstance(part, str) for part in parts):
         what = f"the field {field!r} holds no text" if field in values else f"there is no field {field!r}"
         raise UserError("A record of --input cannot be used", got=f"{path}:{number}: {what}",
-                        allowed=f"records like {example}" + " (data.text_field of the run)" * (len(fields) == 1),
+                        allowed=f"records like {example}" + " (named as in the run's data)" * (len(fields) == 1),
                         fix="correct the line" + ", or give a .txt file with a sentence a line" * (len(fields) == 1))
     yield number, item
+
+
+def columns_of(config: ConfigDict, task: QuestionKind) -> dict[str, str]:
+  """Field of a question -> its column in --input, which is called as in the data of the run."""
+  fields, columns = (*task.fields, *task.optional), config.task.text_fields
+  if columns == "text":  # the default
+    return dict(zip(fields, fields)) | ({"text": config.data.text_field} if "text" in fields else {})
+  return dict(zip(fields, fields)) | dict(zip(fields, map(str.strip, columns.split(","))))
 
 
 def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKind, **options) -> Iterator[Answered]:
@@ -85,18 +94,19 @@ def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKi
   Raises:
     UserError: as `read_questions` (for the whole file, before the first answer) and `task.encode`, with the line.
   """
-  text_field = run.config.data.text_field if "text" in task.fields else "text"
-  fields = [text_field if field == "text" else field for field in task.fields]
+  columns = columns_of(run.config, task)
+  named = [[columns[field] for field in fields] for fields in (task.fields, task.optional, task.lists)]
+  fields_of = {column: field for field, column in columns.items()}
 
   def encoded_questions() -> Iterator[tuple[int, Item, Any]]:
-    for number, item in read_questions(path, fields, task.optional, task.lists):
-      item = {"text" if field == text_field else field: value for field, value in item.items()}
+    for number, item in read_questions(path, *named):
+      item = {fields_of[column]: value for column, value in item.items()}
       try:
         yield number, item, task.encode(run, item)
       except UserError as error:
         raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix) from None
 
-  total = sum(1 for _ in read_questions(path, fields, task.optional, task.lists))
+  total = sum(1 for _ in read_questions(path, *named))
   if not total:
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")
@@ -133,8 +143,8 @@ def json_line(task: QuestionKind, number: int, item: Item, answer: Any) -> str:
 
 def define_flags() -> None:
   """Defines the flags; not at import, as other tools have flags of the same names."""
-  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the run's "
-                      "data.text_field; .gz and .zst are unpacked.")
+  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv the columns "
+                      "of the run's data (data.text_field, task.text_fields); .gz and .zst are unpacked.")
   flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
     f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
   flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from configs import base
@@ -142,6 +143,23 @@ def test_file_in_and_out_keeps_order_and_line_numbers(run, tmp_path, monkeypatch
       text = row.get("filled", row["text"])
       assert all(text[word["start"]:word["end"]] == word["word"] for word in row["words"])
       assert all(0 <= word["replaced"] <= 1 for word in row["words"])
+
+
+@pytest.mark.parametrize("data_field, text_fields, task, expected", [
+  ("text", "text", "classify", ["text", "pair"]), ("body", "text", "auto", ["body"]),
+  ("text", "question, answer", "classify", ["question", "answer"]), ("text", "tokens", "tag", ["tokens"]),
+  ("body", "text", "tag", ["words"]), ("body", "text", "question", ["question", "context"])])
+def test_columns_of_a_file_are_called_as_in_the_data_of_the_run(data_field, text_fields, task, expected):
+  config = ConfigDict({"data": {"text_field": data_field}, "task": {"text_fields": text_fields}})
+  assert list(predict.columns_of(config, TASKS[task]).values()) == expected
+
+
+def test_a_table_with_the_columns_of_the_run_is_answered(run, tmp_path):
+  (tmp_path / "in.csv").write_text("number,review\n1,the cat sat\n2,a dog\n")
+  own = ConfigDict(run.config.to_dict())
+  own.task.text_fields = "review"
+  answers = predict.answer_file(run._replace(config=own), str(tmp_path / "in.csv"), AUTO, top_k=1)
+  assert [(number, item["text"]) for number, item, _ in answers] == [(2, "the cat sat"), (3, "a dog")]
 
 
 @pytest.mark.parametrize("name, content, said", [
