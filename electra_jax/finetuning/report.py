@@ -1,5 +1,6 @@
 """The table of a fine-tuning: Markdown over the seeds, next to the papers' rows."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
@@ -41,5 +42,5 @@ def next_steps(task: Task, workdir: str) -> str:
   question = '--task=classify "A text."' if "classification_head" in HEADS[task.head][0] else "--help"
   return f"""Finished: {workdir}. Next:
   results  {workdir}/results.md
-  a page   python -m electra_jax report {workdir}
-  ask it   python -m electra_jax predict --workdir={workdir} {question}"""
+  a page   python -m electra_jax report {shlex.quote(workdir)}
+  ask it   python -m electra_jax predict --workdir={shlex.quote(workdir)} {question}"""
