@@ -82,7 +82,8 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
 
 def columns_of(config: ConfigDict, task: QuestionKind) -> dict[str, str]:
   """Field of a question -> its column in --input, which is called as in the data of the run."""
-  fields, columns = (*task.fields, *task.optional), config.task.text_fields
+  fields = (*task.fields, *task.optional)
+  columns = config.task.text_fields if "task" in config else "text"  # published models have no such data
   if columns == "text":  # the default
     return dict(zip(fields, fields)) | ({"text": config.data.text_field} if "text" in fields else {})
   return dict(zip(fields, fields)) | dict(zip(fields, map(str.strip, columns.split(","))))
