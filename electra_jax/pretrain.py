@@ -7,7 +7,6 @@ import contextlib
 import functools
 import itertools
 import math
-import os
 from collections.abc import Callable, Generator, Iterator
 
 import jax
@@ -125,12 +124,10 @@ def finish_step(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: T
   step, config = int(state.step), run.config
   if step == 0:
     return
-  evaluated = {row["step"] for row in metrics.rows_so_far(workdir) if row["split"] == "eval"}
-  if is_due(step, config.eval.every_steps) and step < config.train.num_steps and step not in evaluated:
+  logged = {row["split"] for row in metrics.rows_so_far(workdir) if row["step"] == step}
+  if is_due(step, config.eval.every_steps) and step < config.train.num_steps and "eval" not in logged:
     evaluation.log(evaluate(state.params), step, config, writer, bar)
-  if finetune.is_due(config, step) and not all(
-      os.path.exists(os.path.join(workdir, "finetune", str(step), name, "results.json"))
-      for name in config.eval.finetune_tasks.split(",")):
+  if finetune.is_due(config, step) and "finetune" not in logged:
     fine_tune(given, run, data, state, workdir, writer)
 
 

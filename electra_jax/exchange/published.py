@@ -258,4 +258,5 @@ def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer,
     "data": {"sequence_length": length, "text_field": "text",
              "masking": {"rate": 0.15, "mask_share": 1.0, "random_share": 0.0, "unit": "token", "never_mask": (),
                          "num_static_masks": 0}},
+    "task": {"text_fields": "text"},
   })

@@ -1,4 +1,4 @@
-"""Sentence-level contrastive task: was the whole input left unchanged? (ELECTRA Appendix F: hurts slightly)"""
+"""Sentence-level contrastive task: corrupted inputs told from unchanged ones (ELECTRA Appendix F: hurts slightly)"""
 
 import jax
 import jax.numpy as jnp

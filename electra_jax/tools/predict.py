@@ -83,7 +83,7 @@ def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (
 def columns_of(config: ConfigDict, task: QuestionKind) -> dict[str, str]:
   """Field of a question -> its column in --input, which is called as in the data of the run."""
   fields = (*task.fields, *task.optional)
-  columns = config.task.text_fields if "task" in config else "text"  # published models have no such data
+  columns = config.task.text_fields
   if columns == "text":  # the default
     return dict(zip(fields, fields)) | ({"text": config.data.text_field} if "text" in fields else {})
   return dict(zip(fields, fields)) | dict(zip(fields, map(str.strip, columns.split(","))))
@@ -144,7 +144,7 @@ def json_line(task: QuestionKind, number: int, item: Item, answer: Any) -> str:
 
 def define_flags() -> None:
   """Defines the flags; not at import, as other tools have flags of the same names."""
-  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv the columns "
+  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the columns "
                       "of the run's data (data.text_field, task.text_fields); .gz and .zst are unpacked.")
   flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
     f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
