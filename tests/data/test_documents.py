@@ -119,7 +119,7 @@ def test_heldout_share_and_independence_of_order():
 def test_training_texts_leave_out_heldout_documents(tmp_path):
   path = write(tmp_path / "a.txt", "\n\n".join(f"Document {i}.\nEnd {i}." for i in range(500)))
   config = ConfigDict(dict(path=str(path), text_field="text", max_documents=0, heldout_share=0.2, on_bad_record="error",
-                           text_format="auto"))
+                           text_format="auto", format="ELECTRA"))
   kept = [d for d in read(path) if not is_heldout(d, 0.2)]
   assert list(documents.training_texts(config)) == [p for d in kept for p in d] and 350 < len(kept) < 450
 

@@ -203,6 +203,12 @@ def test_one_document_is_an_error_of_four_parts_from_worker_processes_too(tmp_pa
   assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_a_single_held_out_document_gets_a_second_one(tmp_path):
+  config = make_config(make_corpus(tmp_path, 6), format="SENTENCE-PAIR", heldout_share=1e-9)
+  manifest = shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  assert [manifest["statistics"][split]["documents"] for split in ("train", "heldout")] == [4, 2]
+
+
 def test_shards_without_labels_keep_their_layout(tmp_path):
   config = make_config(make_corpus(tmp_path, 20))
   shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)

@@ -91,6 +91,16 @@ def test_neither_split_is_empty_by_chance(documents, share, train, heldout):
   assert (splits.count("train"), splits.count("heldout")) == (train, heldout)
 
 
+@pytest.mark.parametrize(("names", "share", "heldout"), [
+  ("bdefh", 1e-9, "fh"), ("bdef", 1 - 1e-9, "bd"), ("bde", 1e-9, ""), ("bdefh", 0.0, ""), ("bacdef", 0.2, "ac"),
+  ("badef", 0.2, "af"), ("bdefa", 0.2, "fa"), ("aabdef", 0.2, "aaf"), ("bbbb", 1e-9, "bb")])
+def test_pairs_get_two_different_documents_in_each_split(names, share, heldout):
+  """With a share of 0.2, the hash of the texts holds out a and c; copies count once."""
+  split = list(documents_lib.split_documents([[name] for name in names], share, least=2))
+  assert "".join(document[0] for name, document in split if name == "heldout") == heldout
+  assert [document[0] for _, document in split] == [*names]
+
+
 # ---- damage ----
 
 

@@ -82,8 +82,7 @@ def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, s
 
   def read_chunks() -> Iterator[preparation.Chunk]:
     skipped.clear()
-    corpus = documents.read_corpus(config_data, skipped)
-    return preparation.make_chunks(documents.split_documents(corpus, config_data.heldout_share),
+    return preparation.make_chunks(documents.read_splits(config_data, skipped),
                                    for_nsp=config_data.format in NSP_FORMATS)
 
   log = journal.Journal(partial, job, config_data.shard_examples, dtype)

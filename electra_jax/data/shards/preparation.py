@@ -4,9 +4,9 @@ The parent reads documents, sends each to its split and groups them into chunks;
 rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus. The
 random segments of NSP come from documents of the same chunk or from the two before it.
 
-The held-out split takes whole documents and is not empty by chance; of a single document it takes the last paragraphs
-(`documents.split_documents`). It is empty for data.heldout_share 0 and for a single paragraph: such a run trains, and
-says that there is nothing to evaluate.
+The held-out split takes whole documents and is not empty by chance, nor a single one with NSP; of a corpus of a single
+document it takes the last paragraphs (`documents.split_documents`). It is empty for data.heldout_share 0 and for a
+single paragraph: such a run trains, and says that there is nothing to evaluate.
 """
 
 import collections
@@ -84,7 +84,7 @@ def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: boo
   """Groups the documents of each split; the grouping depends on the text alone.
 
   Args:
-    split_and_document: from `documents.split_documents`.
+    split_and_document: from `documents.read_splits`.
     for_nsp: each chunk holds or borrows at least two documents, if the split has them.
   """
   waiting: dict[str, list[Document]] = {"train": [], "heldout": []}

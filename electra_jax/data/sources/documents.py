@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
+from electra_jax.data.packing import NSP_FORMATS
 from electra_jax.data.sources import forms, hf_datasets, pydoc_corpus, tfds
 from electra_jax.data.sources.files import REMOTE_PREFIXES, find_files
 from electra_jax.data.sources.lines import COMPRESSIONS, read_lines
@@ -128,41 +129,51 @@ def _is_chosen(document: Document, share: float, key: bytes) -> bool:
   return int.from_bytes(digest.digest(), "big") < share * 2**64
 
 
-def split_documents(documents: Iterable[Document], heldout_share: float) -> Iterator[tuple[str, Document]]:
-  """(split, document): held out where the hash of the text says so, and neither split is empty by chance.
+def read_splits(config_data: ConfigDict, skipped: Counter[str] | None = None) -> Iterator[tuple[str, Document]]:
+  """(split, document) of `read_corpus`; for NSP, whose random pairs need another document, at least two in a split."""
+  least = 2 if config_data.format in NSP_FORMATS else 1
+  return split_documents(read_corpus(config_data, skipped), config_data.heldout_share, least)
 
-  If all of two or more documents fall into one split, the last goes to the other. Of a single document the last
-  paragraphs are held out. A share of 0, or one document of one paragraph, holds nothing out.
+
+def split_documents(documents: Iterable[Document], heldout_share: float, least: int = 1
+                    ) -> Iterator[tuple[str, Document]]:
+  """(split, document): held out where the hash of the text says so, and neither split is too small by chance.
+
+  Of 2 * `least` documents or more, a split with fewer than `least` different ones also gets the last of the other's. Of
+  a single document the last paragraphs are held out. A share of 0, or one document of one paragraph, holds nothing out.
 
   >>> [split for split, _ in split_documents([["a"], ["b"], ["c"]], heldout_share=1e-9)]
   ['train', 'train', 'heldout']
   >>> list(split_documents([["a", "b", "c", "d"]], heldout_share=0.25))
   [('train', ['a', 'b', 'c']), ('heldout', ['d'])]
   """
-  seen, last = set(), None
+  number, last = 0, []  # documents so far; those that may still change their split
+  different: dict[str, set[int]] = {"train": set(), "heldout": set()}  # hashes of `least` documents
   for document in documents:
-    if last is not None:
-      seen.add(last[0])
-      yield last
-    last = ("heldout" if is_heldout(document, heldout_share) else "train", document)
-  if last is None:
-    return
-  split, document = last
-  if not seen:
+    number += 1
+    split = "heldout" if is_heldout(document, heldout_share) else "train"
+    if len(different[split]) < least:
+      different[split].add(hash(tuple(document)))
+    last.append((split, document))
+    if len(last) > least:
+      yield last.pop(0)
+  if number == 1:
+    document = last[0][1]
     paragraphs = min(max(1, round(heldout_share * len(document))), len(document) - 1) if heldout_share > 0 else 0
-    yield "train", document[:len(document) - paragraphs]
-    if paragraphs:
-      yield "heldout", document[-paragraphs:]
-    return
-  if {split} == seen and (split == "heldout" or heldout_share > 0):
-    split = "train" if split == "heldout" else "heldout"
-  yield split, document
+    last = [("train", document[:len(document) - paragraphs]), ("heldout", document[len(document) - paragraphs:])]
+    last = last[:1 + (paragraphs > 0)]
+  elif number >= 2 * least:
+    for split in ("train", "heldout") if heldout_share > 0 else ():
+      for i, (other, document) in reversed([*enumerate(last)]):
+        if other != split and len(different[split]) < least:
+          different[split].add(hash(tuple(document)))
+          last[i] = split, document
+  yield from last
 
 
 def training_texts(config_data: ConfigDict) -> Iterator[str]:
   """The paragraphs that are not held out; a new vocabulary is learnt from them."""
-  documents = read_corpus(config_data)
-  for split, document in split_documents(documents, config_data.heldout_share):
+  for split, document in read_splits(config_data):
     if split == "train":
       yield from document
 
