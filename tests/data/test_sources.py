@@ -289,7 +289,7 @@ def bucket(tmp_path, monkeypatch):
       if "locked" in str(path):
         raise RuntimeError("403 Forbidden")
       if "torn" in str(path):
-        return Torn()
+        return Torn(b"text" * 99)
       return super().open(self.local(path), mode)
 
     def stat(self, path):
@@ -330,9 +330,13 @@ def test_buckets(bucket):
 
 def test_buckets_that_cannot_be_read(bucket):
   write(bucket / "locked.txt", "secret")
-  write(bucket / "torn.txt", "text")
+  write(bucket / "locked.parquet", "secret")
+  for name in ("torn.txt", "torn.parquet", "torn.txt.gz"):
+    write(bucket / name, "text")
+  write(bucket / "bad.parquet", "text")
   for path, words in (("gs://shelf/nothing", "No file was found"), ("gs://shelf/locked.txt", "403 Forbidden"),
-                      ("gs://shelf/torn.txt", "connection reset"),
+                      *((f"gs://shelf/torn.{form}", "connection reset") for form in ("txt", "parquet", "txt.gz")),
+                      ("gs://shelf/locked.parquet", "403 Forbidden"), ("gs://shelf/bad.parquet", "is damaged"),
                       ("gs://shelf/**/*.txt", "without `**`")):
     with pytest.raises(UserError) as caught:
       read(path)

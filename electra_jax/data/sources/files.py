@@ -1,10 +1,11 @@
 """Files behind a path, on local disks and in buckets (gs://, s3://, az://), both read as streams."""
 
+import contextlib
 import fnmatch
 import functools
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
 from electra_jax.errors import UserError
@@ -120,17 +121,32 @@ def _folders(root: str, hidden: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def open_file(path: str) -> BinaryIO:
-  """The file, opened for reading bytes; may raise OSError.
+  """The file, opened for reading bytes; may raise whatever `reading_errors` turns into a UserError."""
+  return (_remote(path).open if path.startswith(REMOTE_PREFIXES) else functools.partial(open, path))("rb")
 
-  Raises:
-    UserError: a file in a bucket cannot be reached.
+
+@contextlib.contextmanager
+def reading_errors(path: str, form: str | None = None, damage: tuple[type[Exception], ...] = ()
+                   ) -> Generator[None, None, None]:
+  """Turns an error while a file is opened or read into a UserError: it is damaged, or its disk or bucket refuses.
+
+  Args:
+    form: of a file that a library decodes, which raises an OSError without errno, or one of `damage`, if that fails.
   """
-  if not path.startswith(REMOTE_PREFIXES):
-    return open(path, "rb")
   try:
-    return _remote(path).open("rb")
-  except Exception as error:  # each storage library has its own types
-    raise unreachable(path, error) from error
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    if form and (isinstance(error, damage) or (isinstance(error, OSError) and error.errno is None)):
+      raise UserError(f"A {form} file is damaged or truncated", got=f"{path}: {error}", fix="copy or write it again",
+                      allowed=f"a complete {form} file") from error
+    if path.startswith(REMOTE_PREFIXES):
+      raise _unreachable(path, error) from error
+    if not isinstance(error, OSError):
+      raise
+    raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
+                    allowed="a readable file", fix="check the file's permissions and its disk") from error
 
 
 # ---- buckets ----
@@ -148,7 +164,7 @@ def _find_remote(path: str) -> list[str]:
     else:
       files = [path] if root.exists() else []
   except Exception as error:  # each storage library has its own types
-    raise unreachable(path, error) from error
+    raise _unreachable(path, error) from error
   if not files:
     raise _nothing_found(path)
   return sorted(files)
@@ -160,8 +176,7 @@ def _remote(path: str):
   return epath.Path(path)
 
 
-def unreachable(path: str, error: Exception) -> UserError:
-  """What to raise if a storage library fails."""
+def _unreachable(path: str, error: Exception) -> UserError:
   return UserError("A bucket cannot be read", got=f"{path}: {type(error).__name__}: {str(error)[:200]}",
                    allowed="a file, a folder, or a glob without `**` in a bucket that this machine may read",
                    fix="check the path, your credentials, and that TensorFlow, or gcsfs or s3fs, is installed")

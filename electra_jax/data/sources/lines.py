@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from electra_jax.data.sources.files import REMOTE_PREFIXES, open_file, unreachable
+from electra_jax.data.sources.files import open_file, reading_errors
 from electra_jax.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -82,21 +82,10 @@ def read_head(path: str) -> tuple[bytes, bool]:
 def _chunks(path: str) -> Iterator[bytes]:
   """The unpacked bytes of a file: HEAD_BYTES, then CHUNK_BYTES at a time."""
   kind = COMPRESSIONS.get(os.path.splitext(path.lower())[1])
-  try:
-    with open_file(path) as file, _unpacked(file, kind) if kind else file as unpacked:
-      if head := unpacked.read(HEAD_BYTES):
-        yield head
-      yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
-  except OSError as error:
-    if kind and error.errno is None:  # from the library, not from the disk
-      raise UserError(f"A {kind} file is damaged or truncated", got=f"{path}: {error}", fix="copy or pack it again; "
-                      f"`{kind} -t FILE` tests it", allowed=f"a complete {kind} file") from error
-    raise UserError("A file cannot be read", got=f"{path}: {error.strerror or error}",
-                    allowed="a readable file", fix="check the file's permissions and its disk") from error
-  except Exception as error:
-    if isinstance(error, UserError) or not path.startswith(REMOTE_PREFIXES):
-      raise
-    raise unreachable(path, error) from error  # it broke off; storage libraries have their own types
+  with reading_errors(path, kind), open_file(path) as file, _unpacked(file, kind) if kind else file as unpacked:
+    if head := unpacked.read(HEAD_BYTES):
+      yield head
+    yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
 
 
 def _unpacked(file: BinaryIO, kind: str):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from electra_jax.data.sources import tables
-from electra_jax.data.sources.files import open_file
+from electra_jax.data.sources.files import open_file, reading_errors
 from electra_jax.data.sources.lines import read_lines, read_text, universal_split
 from electra_jax.errors import UserError, named
 
@@ -148,22 +148,19 @@ def read_parquet(path: str, reading: Reading) -> Iterator[list[str]]:
   """One document a row, from the column `reading.text_field`; a part of a row group is in memory at a time.
 
   Raises:
-    UserError: the file is damaged or has no such column; a row without text (unless those are skipped), with file and
-      row.
+    UserError: the file is damaged, cannot be read or has no such column; a row without text (unless those are skipped),
+      with file and row.
   """
   import pyarrow  # takes a while
   from pyarrow import parquet
 
-  try:
-    with open_file(path) as opened, parquet.ParquetFile(opened) as file:
-      columns = file.schema_arrow.names
-      if reading.text_field not in columns:
-        raise UserError(f'A Parquet file has no column "{reading.text_field}"',
-                        got=f"{path}: columns {named(columns)}", allowed="a column of strings",
-                        fix="name the column that holds the text: --config.data.text_field=...")
-      batches = file.iter_batches(PARQUET_ROWS, columns=[reading.text_field])
-      rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-      yield from reading.documents((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
-  except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-    raise UserError("A Parquet file is damaged", got=f"{path}: {error}", allowed="a complete .parquet file",
-                    fix="copy or write it again") from error
+  damage = (pyarrow.ArrowException, UnicodeDecodeError)
+  with reading_errors(path, "Parquet", damage), open_file(path) as opened, parquet.ParquetFile(opened) as file:
+    columns = file.schema_arrow.names
+    if reading.text_field not in columns:
+      raise UserError(f'A Parquet file has no column "{reading.text_field}"',
+                      got=f"{path}: columns {named(columns)}", allowed="a column of strings",
+                      fix="name the column that holds the text: --config.data.text_field=...")
+    batches = file.iter_batches(PARQUET_ROWS, columns=[reading.text_field])
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+    yield from reading.documents((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
