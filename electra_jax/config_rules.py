@@ -92,6 +92,10 @@ def range_faults(c: ConfigDict) -> Iterator[str]:
     yield from _task_faults(c)
   if c.eval.finetune_tasks and not c.task.data_dir:
     yield f"eval.finetune_tasks is {c.eval.finetune_tasks!r}, but task.data_dir, where their examples are, is empty"
+  if "wsc" in c.eval.finetune_tasks.split(",") and "discriminator" in ROWS[c.objective.name].networks and (
+      c.objective.weight_tying != "all" or c.generator.kind != "learned"):
+    yield (f"eval.finetune_tasks has wsc, which needs a masked LM, but objective.name={c.objective.name} keeps a "
+           "discriminator without one; take wnli_ranking")
 
 
 def _networks(c: ConfigDict) -> tuple[str, ...]:

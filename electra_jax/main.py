@@ -69,7 +69,7 @@ def check_quickly(config: ConfigDict, workdir: str) -> None:
 
   Raises:
     UserError: there is no such task or metric, no text and no shards, nothing to start from, a dev file of
-      `eval.finetune_tasks` cannot be read, or a package for the logs is not installed.
+      `eval.finetune_tasks` cannot be read, or a package for it or for the logs is not installed.
   """
   from electra_jax import metrics
   from electra_jax.exchange import hub

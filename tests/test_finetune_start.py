@@ -14,6 +14,7 @@ from electra_jax import finetune, main
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
+from electra_jax.tasks import noun_phrases
 from electra_jax.tasks.base import HEADS
 from electra_jax.training import checkpoints
 from tests.test_finetune import recipe
@@ -85,6 +86,22 @@ def test_tasks_of_a_pretraining_are_checked_before_it_begins(tmp_path):
   (tmp_path / "RTE/dev.tsv").unlink()
   with pytest.raises(UserError, match=r"does not exist\.\n.*RTE/dev\.tsv"):
     main.check_quickly(config_lib.resolve(given), str(tmp_path / "run"))
+
+
+def test_what_wsc_and_wnli_ranking_need_is_looked_for_before_the_pretraining(tmp_path, monkeypatch):
+  def make_finder():
+    raise UserError("No spaCy", got="", allowed="", fix="")
+
+  monkeypatch.setattr(noun_phrases, "make_finder", make_finder)
+  given = tiny.get_config("tiny")
+  given.data.path, given.task.data_dir, given.eval.finetune_tasks = str(tmp_path), str(tmp_path), "wnli_ranking"
+  with pytest.raises(UserError, match="No spaCy"):
+    main.check_quickly(config_lib.resolve(given), str(tmp_path / "run"))
+  given.eval.finetune_tasks = "rte,wsc"
+  with pytest.raises(UserError, match="wsc, which needs a masked LM"):
+    config_lib.resolve(given)
+  given.objective.name = "mlm"
+  config_lib.resolve(given)
 
 
 def test_pretraining_can_fine_tune_a_checkpoint_on_the_way(source, monkeypatch):

@@ -37,7 +37,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
   probability of the phrase, since ELECTRA's discriminator is no masked LM; the loss is the margin alone; and the
   pronoun is found by comparing WNLI's two sentences, where RoBERTa took its place from SuperGLUE's files.
 
-  Reading and featurising raise a UserError if spaCy is not installed.
+  Reading the training examples and featurising raise a UserError if spaCy is not installed.
   """
   def featurize(example: Example, tokenizer: Tokenizer, max_length: int) -> list[Feature]:
     premise, *hypotheses = example.texts

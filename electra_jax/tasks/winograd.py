@@ -33,7 +33,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
 
   Differs from fairseq, where a phrase without others is always right: here it is wrong, as most phrases are.
 
-  Reading and featurising raise a UserError if spaCy is not installed.
+  Reading the training examples and featurising raise a UserError if spaCy is not installed.
   """
   def read(split: str) -> list[Example]:
     examples = read_wsc(split, config_task.data_dir)
