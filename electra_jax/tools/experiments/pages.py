@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from electra_jax import plotting
 from electra_jax.tools.experiments.report import TITLES, Difference, compare, differences, metric_key, table
+from electra_jax.tools.experiments.results import pretrainings_of
 from electra_jax.tools.experiments.rows import FILES, Table, tables
 
 INTRODUCTION, NOTEBOOK = "introduction.md", "notebook.md"  # written by hand
@@ -24,7 +25,7 @@ def chance_of_pretraining(rows: Sequence[Mapping], budget: float) -> dict[str, f
   """
   spreads: dict[float, dict[str, list[float]]] = {}
   for row in rows:
-    if row.get("pretrainings", 1) > 1 and row["metric"].startswith("glue/"):
+    if pretrainings_of(row) > 1 and row["metric"].startswith("glue/"):
       own = spreads.setdefault(float(f"{row['train_flops']:.1g}"), {})
       own.setdefault(row["metric"], []).append(row["spread"])
   below = [of for of in spreads if of <= float(f"{budget:.1g}")]
@@ -83,7 +84,7 @@ def claims(rows: Sequence[Mapping]) -> str:
         continue
       compared = compare(of, own, chance_of_pretraining(rows, own[0]["train_flops"]))
       link = f"[{of.name}]({of.name}.md): {of.says}"
-      several = max(row.get("pretrainings", 1) for row in own)
+      several = max(map(pretrainings_of, own))
       budget = _flops(own[0]["train_flops"]) + f", {several} pre-trainings" * (several > 1)
       for number, difference in enumerate(compared):
         lines.append(["" if number else link, f"{difference.model} − {difference.first}, {TITLES[difference.metric]}",

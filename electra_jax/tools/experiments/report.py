@@ -9,7 +9,7 @@ from electra_jax import config as config_lib
 from electra_jax import flops, metrics, plotting
 from electra_jax.objectives.table import ROWS as OBJECTIVES
 from electra_jax.tasks import glue
-from electra_jax.tools.experiments.results import read_probe
+from electra_jax.tools.experiments.results import pretrainings_of, read_probe
 from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, by_model
 
 PERPLEXITY = "perplexity"  # of held-out text; comparable only between masked LMs
@@ -27,7 +27,7 @@ def table(of: Table, rows: Sequence[Mapping]) -> str:
   with_paper = [metric for metric in of.metrics if any(model.paper.get(metric) for model in of.models)]
   compared = [metric for metric in (*of.metrics, PROBE) if metric in with_paper or metric_key(metric) in has]
   others = [name for name in ("untrained", *of.tasks) if name not in compared and metric_key(name) in has]
-  several = any(row.get("pretrainings", 1) > 1 for row in rows)
+  several = any(pretrainings_of(row) > 1 for row in rows)
   lines: list[dict[str, str]] = []  # of each model: heading -> cell
   for model in of.models:
     own = {row["metric"]: row for row in rows if row["model"] == model.name}
@@ -43,7 +43,7 @@ def table(of: Table, rows: Sequence[Mapping]) -> str:
                if f"heldout/{name}" in own]
     cells["Held-out"] = "generator's " * (len(heldout) > 1) + ", ".join(heldout)
     if several:
-      cells["Pre-trainings"] = str(max(row.get("pretrainings", 1) for row in own.values()))
+      cells["Pre-trainings"] = str(max(map(pretrainings_of, own.values())))
     cells |= {"Steps": f"{first['steps']:,}" + f" of {first['planned_steps']:,}" * (
                 first["steps"] < first["planned_steps"]),
               "Tokens": f"{first['tokens'] / 1e6:,.0f} M", "FLOPs": f"{first['train_flops']:.3g}",
@@ -184,8 +184,8 @@ def draw(of: Table, rows: Sequence[Planned], scores: Sequence[dict], out: str) -
 
 def _standard_error(row: Mapping, chance: Mapping[str, float]) -> float:
   """That of the mean of several pre-trainings; for a single one `chance`, or else the spread of fine-tuning."""
-  if row.get("pretrainings", 1) > 1:
-    return row["spread"] / row["pretrainings"]**0.5
+  if pretrainings_of(row) > 1:
+    return row["spread"] / pretrainings_of(row)**0.5
   return chance.get(row["metric"], row["spread"] or 0.0)
 
 
@@ -193,7 +193,7 @@ def _limit(a: Mapping, b: Mapping) -> float:
   """Two standard errors of single pre-trainings; for means of several, Student's two-sided 95 %."""
   from scipy import stats  # takes most of a second
 
-  both = sum(row.get("pretrainings", 1) for row in (a, b))
+  both = pretrainings_of(a) + pretrainings_of(b)
   return 2.0 if both == 2 else float(stats.t.ppf(0.975, both - 2))
 
 

@@ -139,6 +139,11 @@ def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[f
   return 100 * summary["median"], spread, [100 * score for score in scores if math.isfinite(score)]  # not failed ones
 
 
+def pretrainings_of(row: Mapping) -> int:
+  """How many pre-trainings a figure is the mean of; early figures, each of one, do not say so."""
+  return row.get("pretrainings", 1)
+
+
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
   """The figures of tables of configs/evidence.py, with all figures of a model replaced if there are new ones.
 
