@@ -59,11 +59,12 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncode
   sharding.check_batch_size(config.train.batch_size, mesh, "train.batch_size")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
   examples = {split: part.examples for split, part in data.items()}
-  checksum = results.checksum_of(examples)
-  results.claim(config, workdir, checksum)
+  checksums = {"examples": results.checksum_of(examples),
+               "start": "" if given.task.from_scratch else pretrained.checksum_of(start)}
+  results.claim(config, workdir, checksums)
   workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)
-  results.save_tokenizer_and_labels(workdir, start.tokenizer, task, checksum)
+  results.save_tokenizer_and_labels(workdir, start.tokenizer, task, checksums)
   run = make_run(config, task, start, mesh)
   say = (lambda text: print(progress.wrapped(text), flush=True)) if jax.process_index() == 0 else lambda line: None
   say(describe(config, task, data))

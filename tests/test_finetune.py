@@ -167,6 +167,10 @@ def test_after_a_kill_the_run_goes_on_and_finished_seeds_are_not_run_again(finis
   assert finetune.finetune(recipe(source), str(tmp_path)) == summary
   with pytest.raises(UserError, match="holds another run"):
     finetune.finetune(recipe(source, optimizer__learning_rate=1.0), str(tmp_path))
+  start = pretrained.load(source[1])
+  grown = start._replace(encoder=jax.tree.map(lambda x: x + 1, start.encoder))  # as of a run that trains on
+  with pytest.raises(UserError, match="holds a run that started from other weights"):
+    finetune.finetune(recipe(source), str(tmp_path), grown)
   assert former is finetune.update
   path = source[0] / "train.jsonl"
   text = path.read_text()

@@ -36,7 +36,7 @@ def test_a_workdir_that_would_lose_its_checkpoints_is_refused(place, name, form)
   with pytest.raises(UserError, match="cannot be kept"), workdir.lock(folder):
     pass
   with pytest.raises(UserError, match="cannot be kept"):
-    results.claim(None, folder, "")
+    results.claim(None, folder, {})
   assert contents(place.root) == before
 
 

@@ -1,6 +1,7 @@
 """Encoders that fine-tuning starts from: those of a run, of a fine-tuned run, or of published weights."""
 
 import functools
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -53,6 +54,15 @@ def load(path: str) -> PretrainedEncoder:
   encoder = _without_heads(network)
   pooler = network.get("nsp_head", {}).get("pooler") or network.get("classification_head", {}).get("dense")
   return PretrainedEncoder(config.model.to_dict(), tokenizer, encoder, pooler, bool(config.task.name))
+
+
+def checksum_of(start: PretrainedEncoder) -> str:
+  """A hash of the parameters."""
+  digest = hashlib.blake2b(digest_size=16)
+  for path, leaf in sharding.by_path((start.encoder, start.pooler)).items():
+    digest.update(path.encode())
+    digest.update(np.ascontiguousarray(leaf).data)
+  return digest.hexdigest()
 
 
 def of_run(config: ConfigDict, tokenizer: Tokenizer, params: PyTree) -> PretrainedEncoder:

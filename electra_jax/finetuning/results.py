@@ -24,6 +24,12 @@ from electra_jax.tasks import baselines, labels, scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.training import checkpoints
 
+# Key of labels.json with a checksum -> what is wrong if it differs: what, got, allowed.
+ORIGINS = {
+  "examples": ("on other examples", "other texts or labels than before", "the data that the run began with"),
+  "start": ("that started from other weights", "other weights under task.init_from than before, for example those of a "
+            "later step", "the weights that the run began with")}
+
 
 def checksum_of(examples: Mapping[str, Sequence[Example]]) -> str:
   """A hash of the texts and labels of each split."""
@@ -34,11 +40,14 @@ def checksum_of(examples: Mapping[str, Sequence[Example]]) -> str:
   return digest.hexdigest()
 
 
-def claim(config: ConfigDict, workdir: str, checksum: str) -> None:
+def claim(config: ConfigDict, workdir: str, checksums: Mapping[str, str]) -> None:
   """Makes a new workdir; if it has finished or started seeds, checks that they belong to this very run.
 
+  Args:
+    checksums: of what the configuration names and others may change: a row of ORIGINS each.
+
   Raises:
-    UserError: it holds another run, or one on other examples.
+    UserError: it holds another run, or one on other examples or from other weights.
   """
   checkpoints.check_place(workdir)
   is_begun = finished_seeds(workdir) or any(
@@ -48,23 +57,26 @@ def claim(config: ConfigDict, workdir: str, checksum: str) -> None:
     if is_begun:
       config_lib.check_resumable(before, config, workdir)
       path = os.path.join(workdir, "labels.json")
-      if os.path.exists(path) and read_json(path).get("examples", checksum) != checksum:
-        raise UserError(f"The workdir {workdir} holds a run on other examples", got="other texts or labels than before",
-                        allowed="the data that the run began with", fix="use another --workdir")
+      recorded = read_json(path) if os.path.exists(path) else {}
+      for name, checksum in checksums.items():
+        if recorded.get(name, checksum) != checksum:
+          what, got, allowed = ORIGINS[name]
+          raise UserError(f"The workdir {workdir} holds a run {what}", got=got, allowed=allowed,
+                          fix=f"use another --workdir, or remove {workdir} to begin anew")
   if jax.process_index() == 0:
     os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
 
 
-def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task, checksum: str) -> None:
+def save_tokenizer_and_labels(workdir: str, tokenizer: Tokenizer, task: Task, checksums: Mapping[str, str]) -> None:
   """Saves the vocabulary, and labels.json: for prediction the label names in the order of the outputs, for `claim`
-  the checksum of the examples."""
+  the checksums."""
   if jax.process_index() == 0:
     folder = os.path.join(workdir, "tokenizer")
     if not os.path.isdir(folder):
       tokenizer.save(folder)
     write_json(os.path.join(workdir, "labels.json"), {
       "task": task.name, "head": task.head, "num_labels": task.num_labels, "label_names": list(task.label_names),
-      "examples": checksum})
+      **checksums})
 
 
 def introduce(task: Task, examples: Mapping[str, Sequence[Example]], workdir: str, say: Callable[[str], None]) -> None:
