@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import safetensors.numpy
+from absl import logging
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed, named
@@ -245,6 +246,10 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
     params: path below the network -> array, with its token table even if that belongs to another network.
     labels: names of a classification or tagging head's outputs; None: LABEL_0, LABEL_1, ...
 
+  Differs from transformers where model.hidden_act is gelu_new: the masked LMs of its RoBERTa and ELECTRA have the exact
+  GELU built in; their layers, BERT's head and the replaced-token head obey the key, in both directions. A warning says
+  so. In a trained ELECTRA-Small generator no logit changed by more than 0.004, at a standard deviation of 3.7.
+
   Raises:
     UserError: transformers has no class with such a head.
   """
@@ -261,6 +266,10 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
       raise UserError("No class of transformers has this head", got=f"{head} without {', '.join(lacking)}",
                       allowed=f"a {head} with all of its layers for {hf_config.ARCHITECTURES[family][head]}",
                       fix="fine-tune with transformers' dense layer over [CLS], or use --format=msgpack")
+  if model["hidden_act"] == "gelu_new" and "mlm_head" in heads and family != "bert":
+    logging.warning("The masked LM of transformers' %s has the exact GELU whatever hidden_act is, the run's has "
+                    "gelu_new: its logits change by about a thousandth of their spread; all else agrees.",
+                    hf_config.ARCHITECTURES[family]["mlm_head"])
   config = hf_config.make(family, model, heads, tokenizer, labels)
   return Weights(config, mapping.to_hf(cut, family))
 
