@@ -247,8 +247,9 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
     labels: names of a classification or tagging head's outputs; None: LABEL_0, LABEL_1, ...
 
   Differs from transformers where model.hidden_act is gelu_new: the masked LMs of its RoBERTa and ELECTRA have the exact
-  GELU built in; their layers, BERT's head and the replaced-token head obey the key, in both directions. A warning says
-  so. In a trained ELECTRA-Small generator no logit changed by more than 0.004, at a standard deviation of 3.7.
+  GELU built in; their layers, BERT's head and the replaced-token head obey the key. An export warns of it. At 2,422
+  masked positions of Wikipedia, the logits of a trained ELECTRA-Small generator, whose standard deviation is 3.7,
+  changed by 0.0007 (root mean square) and at most 0.005; the loss stayed at 3.934 and every prediction the same.
 
   Raises:
     UserError: transformers has no class with such a head.
