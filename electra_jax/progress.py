@@ -344,7 +344,7 @@ def describe_evaluation(values: Mapping[str, float]) -> str:
     if network in networks and baseline in values:
       networks[network][0] += f" ({what} {values[baseline]:.3f})"
   if "rtd/recall" in values:
-    networks["rtd"].append(describe_marks(values))
+    networks.setdefault("rtd", []).append(describe_marks(values))
   return "; ".join(f"{NETWORKS.get(network, network.replace('_', ' '))} {', '.join(parts)}"
                    for network, parts in networks.items())
 

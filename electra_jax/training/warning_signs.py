@@ -62,8 +62,10 @@ def _rises(config: ConfigDict, evaluations: list[dict]) -> str:
 
 def _undecided(config: ConfigDict, evaluations: list[dict]) -> str:
   last = evaluations[-1]
-  auc, recall = last.get("rtd/auc", 1.0), last.get("rtd/recall", 1.0)
-  if _is_first_stage(config, last) or _collapsed(config, evaluations) or (auc >= LOW_AUC and recall > 0):
+  if "rtd/auc" not in last or _is_first_stage(config, last) or _collapsed(config, evaluations):
+    return ""
+  auc, recall = last["rtd/auc"], last.get("rtd/recall", 1.0)
+  if auc >= LOW_AUC and recall > 0:
     return ""
   if auc >= LOW_AUC:
     return (f"The discriminator ranks replaced tokens above others (AUC {auc:.2f}), but marks none (recall 0): it is "

@@ -10,7 +10,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from electra_jax import config as config_lib
-from electra_jax import config_rules, flops, metrics, sharding
+from electra_jax import config_rules, flops, metrics, progress, sharding
 from electra_jax.errors import UserError
 from electra_jax.objectives import contrastive, generators, predictors, sampling, table
 from electra_jax.training.train_state import count_parameters
@@ -46,6 +46,9 @@ def test_who_gets_a_gradient_and_the_loss_at_initialisation(row):
   values = metrics.summarise(pairs)
   for name, expected in at_initialisation.items():
     assert values[name] == pytest.approx(expected, abs=0.05), name
+  line = progress.describe_evaluation(values)
+  assert all(f"{value:.3f}" in line for name, value in values.items() if name.endswith("/loss")), line
+  assert ("recall" in line or "marked" in line) == ("rtd/recall" in values), line
 
 
 def test_all_tokens_mlm_at_initialisation():
