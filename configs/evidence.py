@@ -68,6 +68,23 @@ ROWS = {
   "electra_lamb": ("ELECTRA-Small with LAMB, as the paper trains it; the learning rate is the best of four "
                    "(docs/results/lamb-vs-adamw.md).", "electra_small",
                    {"optimizer.name": "lamb", "optimizer.learning_rate": 1e-3}),
+  "electra_sinusoids": ("ELECTRA-Small whose position tables start as sinusoids (configs/common.py: position_init).",
+                        "electra_small", {"model.position_init": "sinusoidal"}),
+  "bert_sinusoids": ("BERT-Small whose position table starts as sinusoids.", "bert_small",
+                     {"model.position_init": "sinusoidal"}),
+  "preprint": ("ELECTRA-Small's generator and sharing as in the preprint (Table 4, section 3.2), with LAMB.",
+               "electra_lamb", {"generator.width_fraction": 1 / 2, "objective.weight_tying": "token_embeddings"}),
+  "preprint_sharing": ("preprint, with the tables of positions and segments shared too, as in the released code.",
+                       "preprint", {"objective.weight_tying": "embeddings"}),
+  "preprint_width": ("preprint, with a generator as wide as the discriminator, as in the released code.", "preprint",
+                     {"generator.width_fraction": 1}),
+  "preprint_adamw": ("preprint, with AdamW and its rate.", "preprint",
+                     {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}),
+  "preprint_uncorrected": ("preprint, with AdamW without bias correction, as in the released code.",
+                           "preprint_adamw", {"optimizer.bias_correction": False}),
+  "released": ("ELECTRA-Small with all that the released code has otherwise (configs/small.py:released).",
+               "electra_small", {"generator.width_fraction": 1, "optimizer.bias_correction": False,
+                                 "data.masking.mask_share": 0.85, "model.hidden_act": "gelu_new"}),
   "electra_no_attention_dropout": (
     "ELECTRA-Small without dropout on the attention weights: fused attention kernels need none of it in memory.",
     "electra_small", {"model.attention_probs_dropout_prob": 0.0}),
@@ -153,6 +170,16 @@ TABLES = {
   "appendix-f-bert": dict(
     source="ELECTRA Appendix F", says="Masks on rare or hard tokens bring BERT little.",
     rows={"BERT": ("bert_small",), "rare tokens": ("rare_tokens",), "hard tokens": ("hard_tokens",)}),
+  "released": dict(
+    source="ELECTRA section 3.2, Table 4, and the released code",
+    says="What the released code has otherwise than the preprint does not change the result.",
+    rows={"preprint": ("preprint",), "all embeddings shared": ("preprint_sharing",),
+          "generator as wide": ("preprint_width",), "AdamW": ("preprint_adamw",),
+          "AdamW, uncorrected": ("preprint_uncorrected",), "released": ("released",)}),
+  "sinusoids": dict(
+    source="our own recipes", says="Positions that start as sinusoids bring both networks off their plateaus earlier.",
+    rows={"ELECTRA": ("electra_small",), "ELECTRA, sinusoids": ("electra_sinusoids",), "BERT": ("bert_small",),
+          "BERT, sinusoids": ("bert_sinusoids",)}),
   "fast-vs-faithful": dict(
     source="our own recipes",
     says="Without attention dropout, and with `:fast` as a whole, the same quality takes less time.",
