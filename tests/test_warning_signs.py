@@ -30,6 +30,8 @@ SIGNS = {  # what is wrong -> (config, rows, words of the lines)
   "an AUC of 0.584": (config(), [row(epoch=1.0, rtd__auc=0.584, rtd__recall=0.0)],
                       ["AUC 0.58, chance is 0.5; recall 0.0 %"]),
   "ranks, but marks nothing": (config(), [row(epoch=1.0, rtd__recall=0.0)], ["marks none"]),
+  "no discriminator": (config("all_tokens_mlm"), [{k: v for k, v in row(epoch=1.0, rtd__recall=0.0).items()
+                                                   if k != "rtd/auc"}], []),
   "unigram": (config(), [row(epoch=1.0, mlm__loss=5.97)], ["no better than the frequencies"]),
   "rises": (config(), [HEALTHY, row(600, epoch=1.2, mlm__loss=4.2)], ["4.00 at its best, now 4.20"]),
   "rises, of an adversary": (config("adversarial"), [HEALTHY, row(600, epoch=1.2, mlm__loss=4.2)], []),
