@@ -42,7 +42,6 @@ VARIED = {"bert_batch": {"train.batch_size", "optimizer.learning_rate"},
           "electra_sinusoids": {"model.position_init"}, "bert_sinusoids": {"model.position_init"},
           "preprint_adamw": set(), "preprint_uncorrected": {"optimizer.bias_correction"},
           "preprint": {"optimizer.name", "optimizer.learning_rate"},
-          "released": {"optimizer.bias_correction", "model.hidden_act"},
           "electra_no_attention_dropout": {"model.attention_probs_dropout_prob"}}
 
 
