@@ -60,7 +60,7 @@ def finetune(given: ConfigDict, workdir: str, start: pretrained.PretrainedEncode
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
   examples = {split: part.examples for split, part in data.items()}
   checksums = {"examples": results.checksum_of(examples),
-               "start": "" if given.task.from_scratch else pretrained.checksum_of(start)}
+               "start": "" if given.task.from_scratch else pretrained.weights_checksum(start)}
   results.claim(config, workdir, checksums)
   workdir_lib.record_config(given, config, workdir, recipe=recipe)
   workdir_lib.record_start(workdir, 0, mesh)

@@ -56,7 +56,7 @@ def load(path: str) -> PretrainedEncoder:
   return PretrainedEncoder(config.model.to_dict(), tokenizer, encoder, pooler, bool(config.task.name))
 
 
-def checksum_of(start: PretrainedEncoder) -> str:
+def weights_checksum(start: PretrainedEncoder) -> str:
   """A hash of the parameters."""
   digest = hashlib.blake2b(digest_size=16)
   for path, leaf in sharding.by_path((start.encoder, start.pooler)).items():
