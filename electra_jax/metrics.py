@@ -103,26 +103,18 @@ def auc(positives: ArrayLike, negatives: ArrayLike) -> float:
 
 
 def check_installed(config_log: ConfigDict) -> None:
-  """Raises a UserError if a package for the logs is missing; quick, as neither it nor jax is imported."""
-  if config_log.tensorboard and importlib.util.find_spec("tensorboardX") is None:
-    _tensorboard()
+  """Raises a UserError if wandb is wanted and missing; quick, as neither it nor jax is imported."""
   if config_log.wandb_project and importlib.util.find_spec("wandb") is None:
-    _wandb(config_log.wandb_project)
+    raise UserError(f"log.wandb_project is {config_log.wandb_project!r}, but wandb is not installed", got="no wandb",
+                    allowed="an empty project, or wandb installed",
+                    fix="pip install wandb, or set --config.log.wandb_project=''")
 
 
 def check_services(config_log: ConfigDict) -> None:
-  """Checks, before the data is prepared, that the config's log services can be used.
-
-  Raises:
-    UserError: tensorboardX or wandb is not installed, or wandb has no valid key.
-  """
+  """Raises a UserError, before the data is prepared, if W&B is wanted and has no valid key."""
   import jax  # as above
-  if jax.process_index() != 0:
-    return
-  if config_log.tensorboard:
-    _tensorboard()
-  if config_log.wandb_project:
-    wandb = _wandb(config_log.wandb_project)
+  if config_log.wandb_project and jax.process_index() == 0:
+    import wandb
     try:
       wandb.login()  # asks for a key if this is a terminal
     except wandb.Error as error:
@@ -146,7 +138,7 @@ class MetricWriter:
       ones but not padding (the mean over an epoch).
 
   Raises:
-    UserError: the folder cannot be written, the disk is full, or wandb is wanted but not installed.
+    UserError: the folder cannot be written, or the disk is full.
   """
 
   def __init__(self, workdir: str, config_log: ConfigDict, *, restored_step: int | None = None, enabled: bool = True,
@@ -210,12 +202,14 @@ class _Board:
   """
 
   def __init__(self, folder: str, purge_step: int):
-    event_file_writer, summary, event_pb2 = _tensorboard()
-    self._event, self._scalar = event_pb2.Event, summary.scalar
+    from tensorboardX import event_file_writer, summary  # here, as it takes a second or two
+    from tensorboardX.proto import event_pb2
+    messages: Any = event_pb2  # protobuf makes its classes at run time
+    self._event, self._scalar = messages.Event, summary.scalar
     os.makedirs(folder, exist_ok=True)
     self._file = event_file_writer.EventsWriter(os.path.join(folder, "events"), f".{os.getpid()}")
     # Hides an earlier process's events from this step on, which this one will write again.
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    start = messages.SessionLog(status=messages.SessionLog.START)
     self._file.write_event(self._event(step=purge_step, wall_time=time.time(), session_log=start))
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -287,27 +281,6 @@ def _unwritable(path: str, error: OSError) -> UserError:
                    fix="free some space or use another --workdir; the run resumes from its last checkpoint")
 
 
-def _tensorboard():
-  try:
-    from tensorboardX import event_file_writer, summary
-    from tensorboardX.proto import event_pb2
-  except ImportError as error:
-    raise UserError("TensorBoard logs are wanted, but tensorboardX is not installed", got=str(error),
-                    allowed="tensorboardX, or no TensorBoard logs",
-                    fix="pip install tensorboardX, or set --config.log.tensorboard=False") from error
-  return event_file_writer, summary, event_pb2
-
-
-def _wandb(project: str):
-  try:
-    import wandb
-  except ImportError as error:
-    raise UserError(f"log.wandb_project is {project!r}, but wandb is not installed", got=str(error),
-                    allowed="an empty project, or wandb installed",
-                    fix="pip install wandb, or set --config.log.wandb_project=''") from error
-  return wandb
-
-
 def _no_wandb(project: str, error: Exception) -> UserError:
   return UserError(f"log.wandb_project is {project!r}, but W&B cannot be used", got=str(error)[:300],
                    allowed="a valid key and a server that answers, or no W&B",
@@ -317,7 +290,7 @@ def _no_wandb(project: str, error: Exception) -> UserError:
 
 def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
   """A W&B run, which a restart in the same workdir continues: its id is in `<workdir>/wandb_id`."""
-  wandb = _wandb(project)
+  import wandb
   path = os.path.join(workdir, "wandb_id")
   try:
     if not os.path.exists(path):

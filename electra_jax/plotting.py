@@ -12,16 +12,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def new(width: float, height: float) -> Any:
-  """An empty matplotlib Figure, in inches.
-
-  Raises:
-    UserError: matplotlib is not installed.
-  """
-  try:
-    from matplotlib.figure import Figure  # pyplot would have global state; here, as it takes a second to import
-  except ImportError as error:
-    raise UserError("Curves are drawn with matplotlib, which is not installed", got=str(error),
-                    allowed="matplotlib installed", fix="pip install matplotlib") from error
+  """An empty matplotlib Figure, in inches."""
+  from matplotlib.figure import Figure  # pyplot would have global state; here, as it takes a second to import
   return Figure(figsize=(width, height), layout="constrained")
 
 

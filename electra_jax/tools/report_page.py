@@ -86,11 +86,7 @@ def shares(values: Mapping[str, float], describe: Callable[[float], str]) -> str
 
 
 def svg(drawing: Callable) -> str:
-  """A drawing on matplotlib's axes as inline SVG whose colours follow the page; its text stays text.
-
-  Raises:
-    UserError: matplotlib is not installed.
-  """
+  """A drawing on matplotlib's axes as inline SVG whose colours follow the page; its text stays text."""
   figure = plotting.new(*PANEL_INCHES)
   import matplotlib
   ink: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
