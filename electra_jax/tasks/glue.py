@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax.tasks import scoring, sequences
 from electra_jax.tasks.base import Example, Feature, Task
-from electra_jax.tasks.records import Record, find, read_records, read_tfds
+from electra_jax.tasks.records import find, read_records, read_tfds
 
 
 class GlueRow(NamedTuple):
@@ -22,14 +22,12 @@ class GlueRow(NamedTuple):
   label_column: str = "label"
   id_column: str = "index"
   header: tuple[str, ...] | None = None  # for training and dev files that have no header line
-  tfds_name: str = ""
   tfds_columns: tuple[str, ...] = ("sentence1", "sentence2")
   splits: tuple[str, ...] = ("train", "dev")
   test_splits: tuple[str, ...] = ("test",)
   submissions: tuple[str, ...] = ()  # file names, in the order of test_splits
   num_test: tuple[int, ...] = ()  # lines that the test server expects
   has_short_rows: bool = False  # some training and dev rows lack columns; everybody leaves those out
-  no_label: str | None = None  # stands for the label where the annotators did not agree; left out as well
 
 
 NOT_ENTAILED = ("entailment", "not_entailment")
@@ -50,7 +48,7 @@ GLUE: dict[str, GlueRow] = {
   "mnli": GlueRow("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
               label_column="gold_label", tfds_columns=("premise", "hypothesis"),
               splits=("train", "dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched", "ax"),
-              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104), no_label="-"),
+              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104)),
   "qnli": GlueRow("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
               submissions=("QNLI.tsv",), num_test=(5463,)),
   "rte": GlueRow("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
@@ -113,7 +111,7 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
   row, names = GLUE[name], {}
-  labelled, left_out = split not in row.test_splits, {} if left_out is None else left_out
+  labelled = split not in row.test_splits
   columns, label_column, id_column = row.tfds_columns, "label", "idx"  # in JSONL too
   if data_dir.startswith("tfds:"):
     theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched",
@@ -128,22 +126,13 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
       header = row.header if labelled else None
     records = read_records(path, header, left_out if labelled and row.has_short_rows else None)
   examples = []
-  for record in records:
-    if labelled and row.no_label is not None and record.values.get(label_column) == row.no_label:
-      left_out[record.where] = f"{label_column} is {row.no_label}"
-    else:
-      examples.append(_example(row, record, columns, label_column, id_column, names, labelled, len(examples)))
+  for number, record in enumerate(records):
+    texts, label = tuple(sequences.text_of(record, column) for column in columns), None
+    if labelled:
+      raw = record.get(label_column)
+      label = sequences.parse_label(names.get(raw, raw), row.labels, record.where)
+    examples.append(Example(str(record.values.get(id_column, number)), texts, label, record.where))
   return examples
-
-
-def _example(row: GlueRow, record: Record, columns: Sequence[str], label_column: str, id_column: str,
-             names: dict[str, str], labelled: bool, number: int) -> Example:
-  texts = tuple(sequences.text_of(record, column) for column in columns)
-  label = None
-  if labelled:
-    raw = record.get(label_column)
-    label = sequences.parse_label(names.get(raw, raw), row.labels, record.where)
-  return Example(str(record.values.get(id_column, number)), texts, label, record.where)
 
 
 def submission(name: str, split: str, predictions: Sequence, examples: Sequence[Example]) -> dict[str, str]:

@@ -78,14 +78,11 @@ def _examples(record: Record, level: str) -> list[Example]:
                     fix="correct the line")
   examples = []
   for number, (question, options, answer) in enumerate(zip(*lists)):
-    if not (isinstance(options, list) and len(options) == len(LETTERS) and answer in LETTERS):
-      count = len(options) if isinstance(options, list) else "no list of"
+    if not (isinstance(options, list) and len(options) == len(LETTERS) and answer in LETTERS
+            and all(isinstance(text, str) for text in (question, *options))):
       raise UserError("A question has not four options, or its answer is none of them",
-                      got=f"{record.where}: question {number}, {count} options, answer {answer!r}",
-                      allowed="four options and one of " + ", ".join(LETTERS), fix="correct the line")
-    if not all(isinstance(text, str) for text in (question, *options)):
-      raise UserError("A question or option is no text", got=f"{record.where}: question {number}: {question!r}, "
-                      f"{options!r}", allowed="strings", fix="correct the line")
+                      got=f"{record.where}: question {number}: {question!r}, options {options!r}, answer {answer!r}",
+                      allowed="texts, four of them as options, and one of " + ", ".join(LETTERS), fix="correct the line")
     examples.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(options), level), answer,
                             record.where))
   return examples

@@ -148,10 +148,7 @@ def parse_score(value: Any, where: str) -> float:
     UserError: it is not; file and line are named.
   """
   is_number = NUMBER.fullmatch(value.strip()) if isinstance(value, str) else type(value) in (int, float)
-  try:
-    number = float(value) if is_number else math.nan
-  except OverflowError:  # an integer of JSON may have any length
-    number = math.inf
+  number = float(str(value)) if is_number else math.nan  # of text: an integer of JSON may be too long for `float`
   if not math.isfinite(number):
     raise UserError("A score is not a number", got=f"{where}: {value!r}", allowed="a number, with a decimal point",
                     fix="correct the line; a set without scores can only be predicted (test), not trained or scored on")
