@@ -181,7 +181,7 @@ def defaults() -> ConfigDict:
   c.task.select = "last"  # last (ELECTRA) | best (RoBERTa: the parameters with the best dev score)
   c.task.num_seeds = 5  # runs with seeds seed, seed + 1, ...: RoBERTa reports the median of 5, ELECTRA of 10
   c.task.seeds_at_once = 0  # of these in one program, each with its own parameters and moments; 0 = all
-  c.task.write_test_predictions = False  # also answer the test splits: a zip for the leaderboard
+  c.task.write_test_predictions = False  # also answer the test splits; of GLUE a zip for the leaderboard
 
   # ---- devices: the product must be the device count; -1 = the rest
   # data: whole models | fsdp: parameters and optimizer split too | tensor: heads, FFN and vocabulary split

@@ -112,7 +112,7 @@ def test_several_labels_at_once_from_the_table_to_the_answer_and_transformers_fi
              task__write_test_predictions=True, task__test_path=path)
   summary = finetune.finetune(c, str(tmp_path / "run"))
   assert summary.keys() == {"micro_f1", "f1", "accuracy"} and np.isfinite(summary["micro_f1"]["median"])
-  for name in ("seeds/0/test.csv", "ensemble/dev.csv", "baselines.json", "submission.zip"):
+  for name in ("seeds/0/test.csv", "ensemble/dev.csv", "baselines.json"):
     assert (tmp_path / "run" / name).exists()
   loaded = loading.load(str(tmp_path / "run"))
   (said,) = task_heads.classify(loaded, [task_heads.encode_texts(loaded, "the cat sat")])

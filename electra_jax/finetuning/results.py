@@ -202,16 +202,16 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
   write_json(os.path.join(workdir, "results.json"), {"task": task.name, "summary": summary, "ensemble": together,
                                                      "init_from": config.task.init_from, "runs": runs})
   say(text)
-  try:
-    figure = plotting.new(6.5, 4.0)
-    pictures.draw(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
-    plotting.save(figure, os.path.join(workdir, "curves.png"))
-  except UserError as error:  # the scores do not need the picture
-    say(f"No curves.png: {error.what}; {error.fix}.")
-  if config.task.write_test_predictions and task.submission is not None:
-    say(submissions.write(task, workdir, runs))
-  if task.files is not None:
-    say(submissions.write_files_of_runs(task, workdir, members, config.task.write_test_predictions))
+  figure = plotting.new(6.5, 4.0)
+  pictures.draw(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
+  plotting.save(figure, os.path.join(workdir, "curves.png"))
+  with_tests = config.task.write_test_predictions
+  if not members:
+    say("No run has a dev score, so there are no answers to look at.")
+  elif task.files is not None:
+    say(submissions.write_ensemble(task, workdir, members, with_tests))
+  elif with_tests and task.submission is not None:
+    say(submissions.write(task, workdir, members[0][1]))
   return summary
 
 

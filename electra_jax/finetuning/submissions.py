@@ -1,41 +1,37 @@
-"""Submissions to the test server: GLUE's TSV files under their exact names in a zip, with their lines counted."""
+"""Submissions to the test server: GLUE's TSV files under their exact names in a zip, with their lines counted.
 
-import json
+Tasks without such a server write each run's answers as files.
+"""
+
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from electra_jax.errors import UserError, named
-from electra_jax.files import atomic
+from electra_jax.files import atomic, read_json
 from electra_jax.finetuning import ensembles
-from electra_jax.tasks import glue, race, scoring, squad
+from electra_jax.tasks import glue, race, squad
 from electra_jax.tasks.base import Task
 
 
-def write(task: Task, workdir: str, runs: Sequence[dict]) -> str:
-  """Writes submission.zip with the answers of the best seed; returns a message.
+def write(task: Task, workdir: str, seed: int) -> str:
+  """Writes submission.zip with the answers of a seed; returns a message.
 
   Raises:
-    UserError: a finished seed has no answers to the test splits.
+    UserError: the seed has no answers to the test splits.
   """
-  best = scoring.best([run["scores"][task.metric] for run in runs])
-  if best is None:
-    return "No run has a dev score, so there is nothing to submit."
   path = os.path.join(workdir, "submission.zip")
-  files, notes = answers(task, [(workdir, runs[best]["seed"])])
+  files, notes = answers(task, [(workdir, seed)])
   write_zip(path, files)
-  return "\n".join([f"Wrote {path} with {', '.join(files)}: the answers of seed {runs[best]['seed']}.", *notes])
+  return "\n".join([f"Wrote {path} with {', '.join(files)}: the answers of seed {seed}.", *notes])
 
 
-def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, int]], with_tests: bool) -> str:
-  """Writes the ensemble's files (`Task.files`) and, with test answers, a zip; returns a message that lists them.
+def write_ensemble(task: Task, workdir: str, members: Sequence[tuple[str, int]], with_tests: bool) -> str:
+  """Writes the files (`Task.files`) of all runs together; returns a message that lists them and the best run's.
 
   Args:
     members: (workdir, seed) of every run with a dev score, the best first.
     with_tests: whether the test splits are answered too.
   """
-  if not members:
-    return "No run has a dev score, so there are no answers to look at."
   assert task.files is not None
   folder = os.path.join(workdir, "seeds", str(members[0][1]))
   lines = [f"The answers of the best seed are in {folder}: {', '.join(sorted(os.listdir(folder)))}."]
@@ -44,26 +40,12 @@ def write_files_of_runs(task: Task, workdir: str, members: Sequence[tuple[str, i
     together = os.path.join(workdir, "ensemble")
     write_files(together, task.files({split: ensembles.answer(task, members, split) for split in splits}))
     lines.append(f"Those of {len(members)} runs together are in {together}.")
-  if with_tests and task.test_splits:
-    texts = {}
-    for name in sorted(os.listdir(folder)):
-      if name.startswith(task.test_splits):
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-          texts[name] = file.read()
-    if not texts:
-      raise UserError("The best seed has not answered the test splits", got=f"no file of {named(task.test_splits)} in "
-                      f"{folder}", allowed="test answers of every seed", fix="run it in a new workdir with "
-                      "--config.task.write_test_predictions")
-    write_zip(os.path.join(workdir, "submission.zip"), texts)
-    lines.append(f"Wrote {os.path.join(workdir, 'submission.zip')} with {', '.join(texts)} of the best seed.")
   for split, expected in (squad.NUM_QUESTIONS | race.NUM_QUESTIONS).get(task.name, {}).items():
     path = os.path.join(folder, f"{split}_predictions.json")
-    if os.path.exists(path):
-      with open(path, encoding="utf-8") as file:
-        count = len(json.load(file))
-      if count != expected:
-        lines.append(f"{split} has {count:,} questions; the official set has {expected:,}: its scores are not "
-                     "comparable.")
+    count = len(read_json(path)) if os.path.exists(path) else expected
+    if count != expected:
+      lines.append(f"{split} has {count:,} questions; the official set has {expected:,}: its scores are not "
+                   "comparable.")
   return "\n".join(lines)
 
 

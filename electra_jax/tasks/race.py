@@ -82,7 +82,7 @@ def _examples(record: Record, level: str) -> list[Example]:
             and all(isinstance(text, str) for text in (question, *options))):
       raise UserError("A question has not four options, or its answer is none of them",
                       got=f"{record.where}: question {number}: {question!r}, options {options!r}, answer {answer!r}",
-                      allowed="texts, four of them as options, and one of " + ", ".join(LETTERS), fix="correct the line")
+                      allowed="texts, four options, and an answer among " + ", ".join(LETTERS), fix="correct the line")
     examples.append(Example(f"{record.get('id')}-{number}", (passage, question, tuple(options), level), answer,
                             record.where))
   return examples

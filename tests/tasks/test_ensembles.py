@@ -1,8 +1,6 @@
 """What do several runs answer together, whatever their head, and do all files hold every question?"""
 
-import json
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -43,10 +41,9 @@ def test_race(tmp_path, monkeypatch):
   assert ensembles.score(task, members) == {"accuracy": 0.75, "middle": 1.0, "high": 0.5}
   assert ensembles.score(task, members[:1]) == {}
   os.makedirs(f"{workdir}/seeds/0")
-  said = submissions.write_files_of_runs(task, workdir, members, with_tests=True)
+  said = submissions.write_ensemble(task, workdir, members, with_tests=True)
   together = results.read_json(f"{workdir}/ensemble/dev_predictions.json")
   assert list(together.values()) == ["B", "D", "A", "D"] and "Those of 3 runs together" in said
-  assert not os.path.exists(f"{workdir}/submission.zip")  # RACE's test set has its answers
 
 
 def test_squad(tmp_path, monkeypatch):
@@ -63,16 +60,10 @@ def test_squad(tmp_path, monkeypatch):
   answers, examples = ensembles.answer(task, members, "dev")
   assert [answer.candidates[0].text for answer in answers] == ["bc", "x"]
   assert answers[0].null_odds == pytest.approx(-2.5 / 3) and ensembles.score(task, members)["best_f1"] == 1.0
-  submissions.write_files(f"{workdir}/seeds/0", task.files({"dev": (answers, examples)}))
-  with pytest.raises(UserError, match="has not answered the test splits"):  # trained before they were asked for
-    submissions.write_files_of_runs(task, workdir, members[:1], with_tests=True)
   submissions.write_files(f"{workdir}/seeds/0", task.files({"dev": (answers, examples), "test": (answers, examples)}))
-  said = submissions.write_files_of_runs(task, workdir, members, with_tests=True)
+  said = submissions.write_ensemble(task, workdir, members, with_tests=True)
   assert "test has 2 questions; the official set has 8,862" in said
   assert results.read_json(f"{workdir}/ensemble/test_predictions.json") == {"q0": "bc", "q1": ""}
-  with zipfile.ZipFile(f"{workdir}/submission.zip") as archive:
-    assert archive.namelist() == ["test_nbest.json", "test_null_odds.json", "test_predictions.json"]
-    assert json.loads(archive.read("test_predictions.json")) == {"q0": "bc", "q1": ""}
 
 
 def test_the_papers_scores_stand_next_to_their_own_metric_alone():
