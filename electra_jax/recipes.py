@@ -1,9 +1,7 @@
 """Recipes by name or path, and checks of a command line's overrides, --config.KEY=VALUE, against their keys."""
 
-import contextlib
 import difflib
 import importlib.util
-import json
 import os
 import re
 import sys
@@ -13,6 +11,7 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
+from ml_collections.config_flags.tuple_parser import TupleParser
 
 from electra_jax.config import flatten
 from electra_jax.errors import UserError, named, unknown
@@ -21,7 +20,7 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 # Folders that may hold configs/: a checkout's, and an installed wheel's.
 ROOTS = (os.path.dirname(PACKAGE), os.path.join(PACKAGE, "_recipes"))
 PARSERS = {int: (flags.IntegerParser(), "an integer"), float: (flags.FloatParser(), "a number"),
-           bool: (flags.BooleanParser(), "True or False")}
+           bool: (flags.BooleanParser(), "True or False"), tuple: (TupleParser(), "a tuple")}
 
 
 def find(argument: str) -> str:
@@ -140,23 +139,11 @@ def override(given: ConfigDict, settings: Sequence[str]) -> None:
   """Applies KEY=VALUE settings, with each value read as its key's type.
 
   Raises:
-    UserError: a key does not exist or its value does not fit.
+    UserError: a key does not exist or is a group of keys, or a value has another type.
   """
-  keys = flatten(given)
   for setting in settings:
     key, _, text = setting.partition("=")
-    if key not in keys:
-      raise UserError("A setting cannot be used", got=setting, allowed="the keys of configs/common.py",
-                      fix="correct its KEY=VALUE")
-    value: Any = text
-    if not isinstance(keys[key], str):
-      with contextlib.suppress(ValueError):
-        value = json.loads({"True": "true", "False": "false"}.get(text, text))
-    try:
-      given.update_from_flattened_dict({key: value})
-    except (TypeError, ValueError) as error:
-      raise UserError("The value of a setting does not fit", got=f"{setting}: {error}", allowed=f"like {keys[key]!r}",
-                      fix="correct its KEY=VALUE") from error
+    given.update_from_flattened_dict({key: _read(key, text, given, prefix="")})
 
 
 def check_command(argv: list[str]) -> None:
@@ -177,29 +164,31 @@ def check_command(argv: list[str]) -> None:
   leaves = {key.split(".")[-1] for key in keys}
   for name, value in given.items():
     if name.startswith("config."):
-      _check_override(name.removeprefix("config."), value, config, keys)
+      _read(name.removeprefix("config."), value, config)
     elif name not in flags.FLAGS and (name in leaves or name.split(".")[0] in config):  # --train.num_steps
-      raise _unknown_key(name, value, keys)
+      raise _unknown_key(f"--{name}", name, value, keys)
 
 
-def _check_override(key: str, value: str | None, config: ConfigDict, keys: dict[str, object]) -> None:
+def _read(key: str, text: str | None, config: ConfigDict, prefix: str = "--config.") -> Any:
+  """The value of a key from its text; of a flag without one None."""
+  keys = flatten(config)
   below = [other for other in keys if other.startswith(f"{key}.")]
   if below:
-    raise UserError(f"--config.{key} is a group of keys, which must be set one by one", got=value,
-                    allowed=named(below), fix=f"for example --config.{below[0]}={keys[below[0]]}")
+    raise UserError(f"{prefix}{key} is a group of keys, which must be set one by one", got=text,
+                    allowed=named(below), fix=f"for example {prefix}{below[0]}={keys[below[0]]}")
   if key not in keys:
-    raise _unknown_key(f"config.{key}", value, keys)
+    raise _unknown_key(f"{prefix}{key}", key, text, keys, prefix)
   *branches, leaf = key.split(".")
   for branch in branches:
     config = config[branch]
   parser, form = PARSERS.get(config.get_type(leaf), (None, ""))
-  if parser is None or value is None:
-    return
+  if parser is None or text is None:
+    return text
   try:
-    parser.parse(value)
+    return parser.parse(text)
   except (TypeError, ValueError):
-    raise UserError(f"A key of the recipe has a value that is not {form}", got=f"--config.{key}={value}", allowed=form,
-                    fix=f"for example --config.{key}={_nearest(value, keys[key])}") from None
+    raise UserError(f"A key of the recipe has a value that is not {form}", got=f"{prefix}{key}={text}", allowed=form,
+                    fix=f"for example {prefix}{key}={_nearest(text, keys[key])}") from None
 
 
 def _nearest(value: str, default: object) -> object:
@@ -211,11 +200,11 @@ def _nearest(value: str, default: object) -> object:
   return int(number) if number.is_integer() else default
 
 
-def _unknown_key(name: str, value: str | None, keys: dict[str, object]) -> UserError:
+def _unknown_key(option: str, key: str, value: str | None, keys: dict[str, object], prefix: str = "--config."
+                 ) -> UserError:
   """The error for --config.optim.learning_rate or --train.num_steps, with the key that was probably meant."""
-  key = name.removeprefix("config.")
   same_leaf = [other for other in keys if other.split(".")[-1] == key.split(".")[-1]]
   close = difflib.get_close_matches(key, same_leaf or keys, n=1, cutoff=0.0 if same_leaf else 0.6)
-  meant = f"write --config.{close[0]}" + ("" if value is None else f"={value}") if close else "leave it out"
-  return UserError("An option is unknown", got=f"--{name}", allowed="--config.KEY=VALUE with the keys of "
+  meant = f"write {prefix}{close[0]}" + ("" if value is None else f"={value}") if close else "leave it out"
+  return UserError("An option is unknown", got=option, allowed=f"{prefix}KEY=VALUE with the keys of "
                    "configs/common.py" + (f"; did you mean {close[0]}?" if close else ""), fix=meant)
