@@ -167,13 +167,10 @@ def expand_home(flag_of: dict[str, flags.Flag]) -> None:
       flag.value = os.path.expanduser(flag.value)
 
 
-def expand_config(branch: ConfigDict) -> None:
+def expand_config(config: ConfigDict) -> None:
   """The same for every key of a config; only paths begin with `~`."""
-  for key, value in branch.items():
-    if isinstance(value, ConfigDict):
-      expand_config(value)
-    elif isinstance(value, str):
-      branch[key] = os.path.expanduser(value)
+  config.update_from_flattened_dict({key: os.path.expanduser(value) for key, value in config_lib.flatten(config).items()
+                                     if isinstance(value, str)})
 
 
 class _Dropping(io.FileIO):
