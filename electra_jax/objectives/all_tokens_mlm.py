@@ -29,9 +29,9 @@ def predict(model: Electra, batch: Batch, ids: Array, train: bool) -> tuple[Arra
   return model.encoder.copy_head(hidden), model.encoder.mlm_head(hidden, model.encoder.token_table())
 
 
-def copy_gate(model: Electra, batch: Batch, ids: Array, train: bool) -> Array:
-  """The gate's logits [batch, length]: positive means "the input is the original"."""
-  return model.encoder.copy_head(model.encoder.encode(batch, ids, train))
+def replaced_logits(model: Electra, batch: Batch, ids: Array, train: bool) -> Array:
+  """Logits [batch, length] of tokens that the gate does not copy: positive means "replaced"."""
+  return -model.encoder.copy_head(model.encoder.encode(batch, ids, train))
 
 
 def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Float[Array, "batch length vocab"],

@@ -65,40 +65,35 @@ def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, con
 
 def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   """ELECTRA and its relatives, without heads that only training needs."""
-  model = generators.make_model(transformer, config_generator, config_objective)
-  return Predictor(_generator_logits(model),
-                 lambda params, batch, ids: apply(model, params, batch, ids, False,
-                                                  method="discriminator_logits"), _encode(model))
+  return _pair(generators.make_model(transformer, config_generator, config_objective), "discriminator_logits")
 
 
 def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict
                  ) -> Predictor:
   """The generator fills masks, as the kept encoder has never seen one."""
-  model = replace_mlm.make_model(transformer, config_generator, config_objective)
-  return Predictor(_generator_logits(model), None, _encode(model))
+  return _pair(replace_mlm.make_model(transformer, config_generator, config_objective), None)
 
 
 def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict,
                     config_objective: ConfigDict) -> Predictor:
   """As above; a token that the copy gate does not trust counts as replaced."""
-  model = all_tokens_mlm.make_model(transformer, config_generator, config_objective)
-  return Predictor(_generator_logits(model),
-                 lambda params, batch, ids: -apply(model, params, batch, ids, False,
-                                                   method=all_tokens_mlm.copy_gate), _encode(model))
+  return _pair(all_tokens_mlm.make_model(transformer, config_generator, config_objective),
+               all_tokens_mlm.replaced_logits)
 
 
-def _generator_logits(model: Electra) -> Callable | None:
-  """None for a generator made of token counts, which does not read the sentence."""
-  if model.generator_config is None:
-    return None
-  return lambda params, batch: apply(model, params, batch, False, method="generator_logits").astype(jnp.float32)
+def _pair(model: Electra, judge: Callable | str | None) -> Predictor:
+  """The passes of a generator and a kept encoder; `judge` is the method that gives `rtd_logits`."""
+  def mlm_logits(params, batch):
+    return apply(model, params, batch, False, method="generator_logits").astype(jnp.float32)
 
+  def rtd_logits(params, batch, ids):
+    return apply(model, params, batch, ids, False, method=judge)
 
-def _encode(model: Electra) -> Callable:
-  def hidden(module, batch, ids):
-    return module.encoder.encode(batch, ids, False)
+  def encode(params, batch, ids):
+    return apply(model, params, batch, ids, method=lambda module, batch, ids: module.encoder.encode(batch, ids, False))
 
-  return lambda params, batch, ids: apply(model, params, batch, ids, method=hidden)
+  reads_text = model.generator_config is not None  # not if it is made of token counts
+  return Predictor(mlm_logits if reads_text else None, rtd_logits if judge else None, encode)
 
 
 PREDICTORS = {
