@@ -5,11 +5,12 @@ import functools
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from electra_jax.models import heads, joint_spans, remat
+from electra_jax.models import heads, joint_spans
 from electra_jax.models.embeddings import Embeddings
 from electra_jax.models.transformer import Layer, TransformerConfig
 
@@ -27,6 +28,15 @@ HEADS = {
   "span_head": functools.partial(heads.TokenHead, num_outputs=2),  # does an answer start here, does it end here?
   "joint_span_head": joint_spans.JointSpanHead,
   "answerable_head": heads.LinearHead,  # on [CLS]: has the question no answer in the text?
+}
+
+# train.remat -> what is kept of a layer for the backward pass, besides its input. A linear map is a product without
+# batch dimensions (`Dense` flattens its rows), but attention's two products have them, so `dots` keeps nothing of size
+# length x length.
+REMAT_POLICIES: dict[str, Callable | None] = {
+  "full": jax.checkpoint_policies.nothing_saveable,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  "all_dots": jax.checkpoint_policies.dots_saveable,
 }
 
 SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # read one vector, chosen by task.pooling
@@ -59,7 +69,8 @@ class Bert(nn.Module):
     self.embeddings = Embeddings(c)
     if c.embedding_size != c.hidden_size:  # ELECTRA footnote 3
       self.embeddings_project = c.dense(c.hidden_size)
-    layer = remat.wrap(Layer, c.remat, static_argnums=(3,))
+    layer = Layer if c.remat == "none" else nn.remat(
+      Layer, policy=REMAT_POLICIES[c.remat], static_argnums=(3,))  # train; 0 is the module
     self.layers = [layer(c, name=f"layer_{i:02d}") for i in range(c.num_hidden_layers)]
     for name in self.head_names:
       setattr(self, name, HEADS[name](c))

@@ -41,7 +41,7 @@ class TransformerConfig:
   initializer_range: float
   dtype: jnp.dtype  # of activations; parameters, softmax and layer-norm statistics stay float32
   position_init: str = "normal"  # initial position table: a row of embeddings.POSITION_INITS
-  remat: str = "none"  # a row of remat.POLICIES, or none
+  remat: str = "none"  # a row of bert.REMAT_POLICIES, or none
   kernels: str = "auto"  # auto | xla | triton | mosaic | pallas | interpret, see triton_rows.choose
   gathered: bool = False  # each device has all parameters within a step, however they are kept (optimizer.shard_state)
   num_labels: int = 0  # outputs of a fine-tuning head
