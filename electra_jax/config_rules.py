@@ -38,6 +38,29 @@ CHOICES = {
   "task.select": ("last", "best"),
 }
 
+# What a number must do -> (whether it does, the keys of such numbers).
+BOUNDS = {
+  "be positive": (lambda value: value > 0, (
+    "data.sequence_length", "data.shard_examples", "data.num_workers", "data.tokenizer.vocab_size",
+    "data.tokenizer.training_bytes", "data.masking.rate", "train.batch_size", "train.accumulation_steps",
+    "train.steps_per_dispatch", "train.log_every_steps", "eval.batch_size", "checkpoint.every_steps",
+    "checkpoint.keep_last", "optimizer.learning_rate", "optimizer.epsilon", "model.initializer_range",
+    "model.embedding_size", "model.type_vocab_size", "generator.width_fraction", "generator.depth_fraction",
+    "objective.sampling_temperature", "task.max_length", "task.num_epochs", "task.evals_per_epoch", "task.num_seeds",
+    "task.window_stride", "task.max_question_length")),
+  "not be negative": (lambda value: value >= 0, (
+    "seed", "train.num_steps", "data.max_documents", "data.masking.num_static_masks", "data.masking.rarity_exponent",
+    "eval.every_steps", "eval.finetune_every_steps", "eval.max_examples", "checkpoint.keep_every_steps",
+    "model.layer_norm_eps", "model.position_offset", "optimizer.warmup_steps", "optimizer.clip_norm",
+    "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight", "objective.encoder_mlm_weight",
+    "objective.generator_steps", "task.seeds_at_once", "task.max_train_examples", "task.fresh_layers")),
+  "lie between 0 and 1": (lambda value: 0 <= value <= 1, (
+    "data.heldout_share", "data.short_sequence_share", "data.masking.rate", "data.masking.mask_share",
+    "data.masking.random_share", "task.warmup_share", "task.layer_decay")),
+  "be at least 0 and below 1": (lambda value: 0 <= value < 1, (
+    "model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2")),
+}
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")  # of a network
 
 # Pre-training keys that fine-tuning does not support -> the value that has no effect.
 PRETRAINING_ONLY = {"train.steps_per_dispatch": 1, "optimizer.shard_state": False}
@@ -54,35 +77,13 @@ def choice_faults(c: ConfigDict) -> Iterator[str]:
 
 def range_faults(c: ConfigDict) -> Iterator[str]:
   """Faults by every other rule, in a config whose derived keys are filled in."""
-  positive = ["data.sequence_length", "data.shard_examples", "data.num_workers",
-              "data.tokenizer.vocab_size", "data.tokenizer.training_bytes", "train.batch_size",
-              "train.accumulation_steps", "train.steps_per_dispatch", "train.log_every_steps",
-              "eval.batch_size", "checkpoint.every_steps", "checkpoint.keep_last", "optimizer.learning_rate",
-              "optimizer.epsilon", "model.initializer_range", "data.masking.rate",
-              "objective.sampling_temperature", "generator.width_fraction", "generator.depth_fraction",
-              "model.embedding_size", "model.type_vocab_size"]
-  positive += [f"{net}.{size}" for net in _networks(c) for size in
-               ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")]
-  for key in positive:
+  for bounds, (fits, keys) in BOUNDS.items():
+    for key in keys:
+      if not fits(_lookup(c, key)):  # NaN, too
+        yield f"{key} is {_lookup(c, key)}; it must {bounds}"
+  for key in [f"{net}.{size}" for net in _networks(c) for size in SIZES]:
     if not _lookup(c, key) > 0:
       yield f"{key} is {_lookup(c, key)}; it must be positive"
-  not_negative = ["seed", "train.num_steps", "data.max_documents", "eval.every_steps", "eval.finetune_every_steps",
-                  "eval.max_examples", "model.layer_norm_eps",
-                  "checkpoint.keep_every_steps", "optimizer.warmup_steps", "optimizer.clip_norm",
-                  "optimizer.weight_decay_rate", "objective.mlm_weight", "objective.rtd_weight",
-                  "objective.encoder_mlm_weight", "objective.generator_steps",
-                  "data.masking.num_static_masks", "data.masking.rarity_exponent", "model.position_offset"]
-  for key in not_negative:
-    if not _lookup(c, key) >= 0:  # NaN, too
-      yield f"{key} is {_lookup(c, key)}; it must not be negative"
-  shares = ["data.heldout_share", "data.short_sequence_share", "data.masking.rate",
-            "data.masking.mask_share", "data.masking.random_share"]
-  for key in shares:
-    if not 0 <= _lookup(c, key) <= 1:
-      yield f"{key} is {_lookup(c, key)}; it must lie between 0 and 1"
-  for key in ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob", "optimizer.beta1", "optimizer.beta2"):
-    if not 0 <= _lookup(c, key) < 1:
-      yield f"{key} is {_lookup(c, key)}; it must be at least 0 and below 1"
   if c.data.sentences != "line" and not re.fullmatch(r"[a-z]{2,3}(-\w+)?", c.data.sentences):
     yield f"data.sentences is {c.data.sentences!r}; allowed: line, or the code of a language, such as en"
   yield from _joint_faults(c)
@@ -154,8 +155,7 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
   name, tying = c.objective.name, c.objective.weight_tying
   if c.generator.kind != "learned" and name in ("two_stage", "adversarial", "hard_tokens"):
     yield f"generator.kind is {c.generator.kind!r}, but objective.name={name} trains its generator; set it to learned"
-  sizes = [size for size in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-           if c.generator[size] != c.model[size]]
+  sizes = [size for size in SIZES if c.generator[size] != c.model[size]]
   both = ", ".join(f"{size} {c.generator[size]} and {c.model[size]}" for size in sizes)
   if name == "two_stage":
     if sizes:
@@ -182,16 +182,6 @@ def _objective_faults(c: ConfigDict) -> Iterator[str]:
 def _task_faults(c: ConfigDict) -> Iterator[str]:
   """Faults in a fine-tuning."""
   t = c.task
-  for key in ("max_length", "num_epochs", "evals_per_epoch", "num_seeds", "window_stride",
-              "max_question_length"):
-    if not t[key] > 0:
-      yield f"task.{key} is {t[key]}; it must be positive"
-  for key in ("seeds_at_once", "max_train_examples", "fresh_layers"):
-    if t[key] < 0:
-      yield f"task.{key} is {t[key]}; it must not be negative"
-  for key in ("warmup_share", "layer_decay"):
-    if not 0 <= t[key] <= 1:
-      yield f"task.{key} is {t[key]}; it must lie between 0 and 1"
   if not t.init_from:
     yield "task.init_from is empty; give a run's workdir or published weights (with task.from_scratch: for their sizes)"
   by_path = t.name.startswith("own_") or (t.name.startswith("squad_") and t.train_path and t.dev_path)
