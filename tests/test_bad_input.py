@@ -45,7 +45,7 @@ CORPUS = {
                    ["binary", "corpus.txt", "byte offset 11"]),
   "not UTF-8": (lambda path: path.write_bytes(b"A clean line.\nA caf\xe9.\n"),
                 ["not UTF-8", "corpus.txt", "byte offset 19"]),
-  "one huge line": (lambda path: path.write_bytes(b"word " * (lines.MAX_LINE_BYTES // 5 + 1)),
+  "one huge line": (lambda path: path.write_bytes(b"word " * (lines.MAX_LINE_CHARACTERS // 5 + 1)),
                     ["too long", "corpus.txt:1"]),
 }
 

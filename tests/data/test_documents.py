@@ -176,8 +176,8 @@ def test_nothing_found(tmp_path, path):
 
 def test_one_huge_line(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "CHUNK_BYTES", 64)
-  monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1024)
-  with pytest.raises(UserError, match=r"a.txt:2 \(byte offset 6\)"):
+  monkeypatch.setattr(lines, "MAX_LINE_CHARACTERS", 1024)
+  with pytest.raises(UserError, match=r"a.txt:2: more than 1,024 characters"):
     read(write(tmp_path / "a.txt", "first\n" + "x" * 5000))
 
 

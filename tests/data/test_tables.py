@@ -61,7 +61,7 @@ def write(root, name, content):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_records_have_their_lines(name, tmp_path, monkeypatch):
-  monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)  # which holds for the lines of a corpus alone
+  monkeypatch.setattr(lines, "MAX_LINE_CHARACTERS", 1 << 20)  # which holds for the lines of a corpus alone
   content, wanted = GOOD[name]
   assert [(number, row["a"], row["b"]) for number, row in tables.read(write(tmp_path, name, content))] == wanted
 

@@ -257,10 +257,10 @@ def test_version_1_has_an_answer_to_each_question(split, tmp_path):
 
 
 def test_the_official_files_are_one_line(tmp_path, monkeypatch):
-  monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 16)
+  monkeypatch.setattr(lines, "MAX_LINE_CHARACTERS", 1 << 16)
   context = "Anna built the mill. " * 60
   text = squad_json(*[(context, f"q {number} ?", "Anna", 0) for number in range(100)])
-  assert len(text) > lines.MAX_LINE_BYTES and "\n" not in text
+  assert len(text) > lines.MAX_LINE_CHARACTERS and "\n" not in text
   assert len(task_of(tmp_path, text).read("train")) == 100
 
 

@@ -4,6 +4,9 @@
 compressed files counts unpacked bytes.
 """
 
+import codecs
+import io
+import itertools
 import os
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -12,7 +15,7 @@ from electra_jax.data.sources.files import open_file, reading_errors
 from electra_jax.errors import UserError
 
 CHUNK_BYTES = 1 << 20
-MAX_LINE_BYTES = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
+MAX_LINE_CHARACTERS = 1 << 24  # a longer "line" is hardly text; a JSONL record may hold a whole book
 HEAD_BYTES = 1 << 16  # the beginning of a file, which tells its form
 _CONVERT = "convert it, for example with `iconv -f LATIN1 -t UTF-8 OLD > NEW`"
 # Suffix that is ignored in a file name -> how the file is packed.
@@ -31,41 +34,43 @@ BINARY_MAGIC = {
 
 
 def read_lines(path: str, any_length: bool = False) -> Iterator[tuple[int, str]]:
-  """(line number from 1, line without its end) of a text file, unpacked if it has a suffix of COMPRESSIONS.
+  r"""(line number from 1, line without its end) of a text file, unpacked if it has a suffix of COMPRESSIONS.
 
-  A UTF-8 byte order mark and NUL characters are dropped.
+  Lines end at \n, \r\n and \r alone; str.splitlines would also cut at U+2028, U+0085 and form feeds. A UTF-8 byte order
+  mark and NUL characters are dropped.
 
   Raises:
     UserError: the file cannot be read, is binary or not UTF-8, is truncated, or (unless `any_length`) has a line over
-      MAX_LINE_BYTES.
+      MAX_LINE_CHARACTERS.
   """
-  pending, nuls = bytearray(), 0  # the bytes after the last complete line, and how many of them are NUL
-  offset, count = 0, 0  # of the first byte of `pending`; lines so far
-  for chunk in _chunks(path):
-    if not offset and not pending:
+  decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+  offset, count = 0, 0  # bytes and whole lines so far
+  pending: list[str] = []  # the parts of the line that has not ended
+  for chunk in itertools.chain(_chunks(path), [b""]):
+    if not offset:
       _check_text(chunk, path)
-      if chunk.startswith(b"\xef\xbb\xbf"):
-        chunk, offset = chunk[3:], 3
-    searched = max(0, len(pending) - 1)  # no line ends before it, so even a long line is searched only once
-    pending += chunk
-    nuls += chunk.count(0)
-    if nuls >= 16 and nuls * 32 > len(pending):
-      raise _no_text(path, f"{nuls} NUL bytes in {len(pending)}, the first at byte offset {offset + pending.index(0)}")
-    # The last byte is left, because a "\r" there may be the first half of "\r\n".
-    if end := 1 + max(pending.rfind(b"\n", searched), pending.rfind(b"\r", searched, -1)):
-      complete, pending = pending[:end], pending[end:]
-      nuls = pending.count(0)
-      lines = universal_split(_decode(complete, offset, count, path))[:-1]
-      yield from enumerate(lines, count + 1)
-      count += len(lines)
-      offset += end
-    if len(pending) > MAX_LINE_BYTES and not any_length:
-      limit = f"{MAX_LINE_BYTES / 2**20:g} MiB"
-      raise UserError("A line is too long for text", got=f"{path}:{count + 1} (byte offset {offset}): more than "
-                      f"{limit} without a line break", allowed=f"lines up to {limit}",
+    nuls = chunk.count(0)
+    if nuls >= 16 and nuls * 32 > len(chunk):
+      raise _no_text(path, f"{nuls} NUL bytes in {len(chunk)}, the first at byte offset {offset + chunk.index(0)}")
+    offset += len(chunk)
+    try:
+      text = decoder.decode(chunk, final=not chunk)
+    except UnicodeDecodeError as error:
+      raise _no_utf8(path, error, offset, count) from error
+    *ended, rest = text.replace("\0", "").split("\n")
+    if ended:
+      ended[0] = "".join([*pending, ended[0]])
+      yield from enumerate(ended, count + 1)
+      count += len(ended)
+      pending = []
+    pending.append(rest)
+    if not any_length and sum(map(len, pending)) > MAX_LINE_CHARACTERS:
+      limit = f"{MAX_LINE_CHARACTERS:,} characters"
+      raise UserError("A line is too long for text", got=f"{path}:{count + 1}: more than {limit} without a line break",
+                      allowed=f"lines up to {limit}",
                       fix="put each paragraph on its own line, for example with `fold -s -w 2000`")
-  if pending:
-    yield from enumerate(universal_split(_decode(pending, offset, count, path)), count + 1)
+  if last := "".join(pending):
+    yield count + 1, last
 
 
 def read_text(path: str) -> str:
@@ -94,24 +99,13 @@ def _unpacked(file: BinaryIO, kind: str):
   return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), kind)
 
 
-def universal_split(text: str) -> list[str]:
-  r"""Splits at \n, \r\n and \r alone; str.splitlines would also cut at U+2028, U+0085 and form feeds.
-
-  >>> universal_split("a\u2028b\nc\r\nd\re\x85f")
-  ['a\u2028b', 'c', 'd', 'e\x85f']
-  """
-  return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
-def _decode(data: bytearray, offset: int, lines_before: int, path: str) -> str:
-  try:
-    text = data.decode("utf-8")
-  except UnicodeDecodeError as error:
-    line = lines_before + len(universal_split(data[:error.start].decode("utf-8")))
-    raise UserError("A file is not UTF-8", got=f"{path}: byte 0x{data[error.start]:02x} at byte offset "
-                    f"{offset + error.start}, line {line} ({error.reason})", allowed="UTF-8 text",
-                    fix=_CONVERT) from error
-  return text.replace("\0", "") if "\0" in text else text
+def _no_utf8(path: str, error: UnicodeDecodeError, offset: int, lines_before: int) -> UserError:
+  """What is said of the bytes `error.object`, which end at `offset`."""
+  before, byte = error.object[:error.start], error.object[error.start]
+  line = lines_before + 1 + before.count(b"\n") + before.replace(b"\r\n", b"").count(b"\r")
+  return UserError("A file is not UTF-8", got=f"{path}: byte 0x{byte:02x} at byte offset "
+                   f"{offset - len(error.object) + error.start}, line {line} ({error.reason})",
+                   allowed="UTF-8 text", fix=_CONVERT)
 
 
 def _check_text(head: bytes, path: str) -> None:

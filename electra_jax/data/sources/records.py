@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from electra_jax.data.sources import tables
 from electra_jax.data.sources.files import open_file, reading_errors
-from electra_jax.data.sources.lines import read_lines, read_text, universal_split
+from electra_jax.data.sources.lines import read_lines, read_text
 from electra_jax.errors import UserError, named
 
 PARQUET_ROWS = 256  # unpacked at once
@@ -73,7 +73,7 @@ def paragraphs(text: str) -> list[str]:
   ['One.', 'Two\u2028still two.']
   """
   text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).replace("\0", "")  # JSON can escape what UTF-8 cannot say
-  return [line.strip() for line in universal_split(text) if line.strip()]
+  return [line.strip() for line in text.replace("\r", "\n").split("\n") if line.strip()]
 
 
 def read_jsonl(path: str, reading: Reading) -> Iterator[list[str]]:
