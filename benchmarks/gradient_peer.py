@@ -33,6 +33,7 @@ from electra_jax import objectives, sharding
 from electra_jax.errors import UserError
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm
+from electra_jax.objectives.base import Parts
 from electra_jax.tools import export, export_networks
 from electra_jax.training import checkpoints, inputs
 
@@ -87,19 +88,19 @@ def by_their_names(source: export_networks.ExportedRun) -> dict[str, np.ndarray]
 # ---- ours ----
 
 
-def parts_of(config, source: export_networks.ExportedRun) -> tuple:
+def parts_of(config, source: export_networks.ExportedRun, token_counts: np.ndarray | None) -> Parts:
   """What our objectives are made of."""
   transformer = make_transformer_config(config.model, num_tokens=source.tokenizer.vocab_size,
                                         dtype="float32", remat="none", kernels="xla")
-  return transformer, config.generator, config.objective
+  return Parts(transformer, config.generator, config.objective, config.train.num_steps, token_counts)
 
 
 def ours(config, source: export_networks.ExportedRun, params, batch, token_counts) -> tuple[Side, np.ndarray]:
   """Our side, and the text that the kept encoder read."""
-  parts = parts_of(config, source)
-  objective = objectives.make(*parts, config.train.num_steps, token_counts)
+  parts = parts_of(config, source, token_counts)
+  objective = objectives.make(*parts)
   make_model = {"replace_mlm": replace_mlm, "all_tokens_mlm": all_tokens_mlm}.get(config.objective.name, generators)
-  generate = generators.make(make_model.make_model(*parts), *parts[1:], token_counts)
+  generate = generators.make(make_model.make_model(parts), parts)
   rng, num_keys = jax.random.key(0), NUM_KEYS[config.objective.name]
 
   @jax.jit
@@ -232,7 +233,7 @@ def with_dropout(workdir: str, draws: int) -> dict[str, list[list[float]]]:
   if config.objective.name not in pretrain_peer.LOSSES:
     raise SystemExit(f"--draws has {', '.join(pretrain_peer.LOSSES)}, not {config.objective.name}.")
   source, params, batch, token_counts = read_run(config, workdir)
-  objective = objectives.make(*parts_of(config, source), config.train.num_steps, token_counts)
+  objective = objectives.make(*parts_of(config, source, token_counts))
 
   @jax.jit
   def draw(params, batch, rng):

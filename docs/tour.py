@@ -21,6 +21,7 @@ from electra_jax.data.shards import corpus
 from electra_jax.data.sources import documents
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.objectives import generators, losses
+from electra_jax.objectives.base import Parts
 
 TEXT = """\
 The cat sat on the mat and looked at the rain.
@@ -86,7 +87,8 @@ assert not np.isin(batch["masked_ids"][batch["masked_weights"] > 0], never_maske
 
 # %% Two networks with random parameters. The names are those of checkpoints.
 transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype="float32")
-objective = objectives.make(transformer, config.generator, config.objective, config.train.num_steps)
+parts = Parts(transformer, config.generator, config.objective, config.train.num_steps)
+objective = objectives.make(*parts)
 params = jax.jit(objective.init)(jax.random.key(config.seed), batch)
 for path, leaf in jax.tree_util.tree_leaves_with_path(params):
   print(f"  {jax.tree_util.keystr(path, simple=True, separator='/'):58} {list(leaf.shape)}")
@@ -94,8 +96,8 @@ for path, leaf in jax.tree_util.tree_leaves_with_path(params):
 # %% The generator predicts at the masked positions only.
 rng = jax.random.key(1)
 dropout_rng, sample_rng, *_ = jax.random.split(rng, 4)  # as the objective does
-model = generators.make_model(transformer, config.generator, config.objective)
-generate = generators.make(model, config.generator, config.objective, token_counts=None)
+model = generators.make_model(parts)
+generate = generators.make(model, parts)
 
 
 @jax.jit

@@ -11,17 +11,14 @@ from electra_jax.objectives.table import ROWS, counts_tokens
 
 def make(transformer: Any, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
          token_counts: np.ndarray | None = None) -> Any:
-  """The `Objective` that `config_objective.name` names, over the encoder that `transformer` describes.
+  """The `Objective` that `config_objective.name` names; the arguments are the fields of `base.Parts`."""
+  from electra_jax.objectives.base import Parts  # here, as the table needs no jax
 
-  Args:
-    transformer: a TransformerConfig.
-    token_counts: int [tokens] in the training corpus, 0 for special ids; only if `counts_tokens(config_generator)`.
-  """
   make_row = ROWS[config_objective.name].make
-  if isinstance(make_row, str):  # imported here, so that the table needs no jax
+  if isinstance(make_row, str):
     module, _, function = make_row.partition(".")
     make_row = getattr(importlib.import_module(f"electra_jax.objectives.{module}"), function or "make")
-  return make_row(transformer, config_generator, config_objective, num_steps, token_counts)
+  return make_row(Parts(transformer, config_generator, config_objective, num_steps, token_counts))
 
 
 __all__ = ["ROWS", "counts_tokens", "make"]

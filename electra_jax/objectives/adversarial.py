@@ -9,15 +9,12 @@ the loss is -R, and ascent on it is descent on E[R].
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from ml_collections import ConfigDict
 
 from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Batch, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Parts, Phase, apply
 
 
 def generate(model: Electra, batch: Batch, train: bool) -> tuple[Array, Array]:
@@ -66,36 +63,33 @@ def baseline_loss(baseline_logits: Float[Array, "batch predictions"], reward: Fl
                              + (1 - target) * jax.nn.log_sigmoid(-baseline_logits)))
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """ELECTRA's discriminator against a generator whose masked-LM loss is logged but not trained on.
 
   The paper gives no weights besides λ: ours are `mlm_weight` for the policy and 1 for the baseline, both for means over
   masked positions.
   """
-  del token_counts
-  model = generators.make_model(transformer, config_generator, config_objective,
-                                generator_heads=("mlm_head", "baseline_head"))
+  model = generators.make_model(parts, generator_heads=("mlm_head", "baseline_head"))
 
   def loss(params, batch, rng, train, num_targets):
     dropout_rng, sample_rng, discriminator_rng = jax.random.split(rng, 3)
     logits, baseline_logits = apply(model, params, batch, train, method=generate, rngs={"dropout": dropout_rng})
-    corruption = generators.corrupt(sample_rng, logits, batch, config_objective)
+    corruption = generators.corrupt(sample_rng, logits, batch, parts.objective)
     rtd_logits = apply(model, params, batch, corruption.ids, train, method="discriminator_logits",
                        rngs={"dropout": discriminator_rng})
     real, masked = batch["attention_mask"].astype(jnp.float32), batch["masked_weights"]
     rtd_loss, rtd_metrics = rtd.discriminator_loss(rtd_logits, corruption.is_replaced, real, train)
     reward = rewards(rtd_logits, batch["masked_positions"], corruption.sampled_ids != batch["masked_ids"])
-    proposal = generators.proposal_logits(logits, batch, config_objective)
+    proposal = generators.proposal_logits(logits, batch, parts.objective)
     log_probabilities = losses.log_probability(proposal, corruption.sampled_ids)
     policy = policy_loss(log_probabilities, reward, baseline_logits, masked)
     baseline = baseline_loss(baseline_logits, reward, masked)
-    total = (config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
-             + config_objective.mlm_weight * policy / num_targets["mlm"]
+    total = (parts.objective.rtd_weight * rtd_loss / num_targets["rtd"]
+             + parts.objective.mlm_weight * policy / num_targets["mlm"]
              + baseline / num_targets["mlm"])
     _, mlm_metrics = losses.masked_lm_loss(logits, batch)
     metrics = {**mlm_metrics, **rtd_metrics, "adversarial/reward": (jnp.sum(masked * reward), masked.sum()),
                "adversarial/baseline_loss": (baseline, masked.sum())}
     return total, metrics
 
-  return Objective(initial.init_of(model), rtd.count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(initial.init_of(model), rtd.count_targets, (Phase(parts.num_steps, loss),), "discriminator")

@@ -5,22 +5,18 @@ Vocabulary logits at every position take memory for batch x length x vocabulary:
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
-from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Batch, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Parts, Phase, apply
 
 
-def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
+def make_model(parts: Parts) -> Electra:
   """A masked LM with a copy gate under `encoder/`, next to the generator."""
-  return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
-                               encoder_heads=("mlm_head", "copy_head"))
+  return generators.make_model(parts, encoder_name="encoder", encoder_heads=("mlm_head", "copy_head"))
 
 
 def predict(model: Electra, batch: Batch, ids: Array, train: bool) -> tuple[Array, Array]:
@@ -51,8 +47,7 @@ def log_likelihood(gate_logits: Float[Array, "batch length"], vocab_logits: Floa
   return jnp.logaddexp(copied, predicted)
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """The generator is trained as in ELECTRA; the kept encoder predicts the original of every real token.
 
   The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`, by default
@@ -60,9 +55,9 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
   weight of 1 GLUE was 11 points lower (docs/results/table3.md). The gate is also scored as a detector of replaced
   tokens.
   """
-  model = make_model(transformer, config_generator, config_objective)
-  generate = generators.make(model, config_generator, config_objective, token_counts)
-  mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
+  model = make_model(parts)
+  generate = generators.make(model, parts)
+  mlm_weight, encoder_weight = parts.objective.mlm_weight, parts.objective.encoder_mlm_weight
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum(), "all": batch["attention_mask"].sum()}
@@ -79,4 +74,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
     return total, metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
+
+from electra_jax.models.transformer import TransformerConfig
 
 Batch = dict[str, Array]
 Metrics = dict[str, tuple[Array, Array]]  # (sum, weight)
@@ -16,6 +20,16 @@ LossFn = Callable[[PyTree, Batch, Array, bool, dict[str, Array]], tuple[Array, M
 def apply(model: nn.Module, params: PyTree, *arguments, **options) -> Any:
   """`model.apply` with parameters alone: the outputs of `options["method"]`."""
   return model.apply({"params": params}, *arguments, **options)
+
+
+class Parts(NamedTuple):
+  """What an objective is made from."""
+
+  transformer: TransformerConfig  # the kept encoder
+  generator: ConfigDict  # branches of the resolved config
+  objective: ConfigDict
+  num_steps: int = 1  # updates of the run
+  token_counts: np.ndarray | None = None  # int [tokens] in the training corpus, 0 for special ids; see `counts_tokens`
 
 
 class Phase(NamedTuple):

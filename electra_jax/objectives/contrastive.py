@@ -2,14 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, rtd
-from electra_jax.objectives.base import Batch, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Parts, Phase, apply
 
 UNCHANGED_SHARE = 0.2  # of the sequences, which are not corrupted (Appendix F)
 
@@ -27,16 +24,14 @@ def keep_rows(rng: jax.Array, corruption: generators.Corruption, input_ids: jax.
                              is_replaced=corruption.is_replaced & ~is_kept)
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """ELECTRA's objective plus a binary loss per sequence; UNCHANGED_SHARE of the sequences stay unchanged.
 
   A row in which every draw happens to be the original counts as unchanged, just as such a token counts as real. The
   paper gives neither the head (ours is a second replaced-token head, on [CLS]) nor the loss's weight (ours is 1).
   """
-  model = generators.make_model(transformer, config_generator, config_objective,
-                                encoder_heads=("rtd_head", "sentence_head"))
-  generate = generators.make(model, config_generator, config_objective, token_counts)
+  model = generators.make_model(parts, encoder_heads=("rtd_head", "sentence_head"))
+  generate = generators.make(model, parts)
 
   def count_targets(batch):
     return {**rtd.count_targets(batch), "sentence": batch["attention_mask"].any(axis=1).sum()}
@@ -56,9 +51,9 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     correct = jnp.sum(is_row & ((sentence_logits > 0) == is_corrupted))
     metrics |= {**rtd_metrics, "sentence/loss": (sentence_loss, is_row.sum()),
                 "sentence/accuracy": (correct, is_row.sum())}
-    total = (config_objective.mlm_weight * mlm_loss / num_targets["mlm"]
-             + config_objective.rtd_weight * rtd_loss / num_targets["rtd"]
+    total = (parts.objective.mlm_weight * mlm_loss / num_targets["mlm"]
+             + parts.objective.rtd_weight * rtd_loss / num_targets["rtd"]
              + sentence_loss / num_targets["sentence"])
     return total, metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), "discriminator")

@@ -13,9 +13,8 @@ from ml_collections import ConfigDict
 
 from electra_jax.models.attention import MASK_BIAS
 from electra_jax.models.electra import Electra, make_generator_config
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses, sampling
-from electra_jax.objectives.base import Batch, Metrics, apply
+from electra_jax.objectives.base import Batch, Metrics, Parts, apply
 from electra_jax.objectives.table import counts_tokens
 
 # (params, batch, rng, train) -> logits [batch, predictions, vocab]
@@ -55,26 +54,24 @@ GENERATORS: dict[str, Callable[[Electra, Any], LogitsFn]] = {  # (model, token_c
 }
 
 
-def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict,
-               **heads_and_name) -> Electra:
-  """Both networks; `transformer` describes the kept one, `heads_and_name` goes to `Electra`."""
-  if counts_tokens(config_generator):
-    return Electra(transformer, None, "none", **heads_and_name)
-  generator = make_generator_config(transformer, config_generator)
-  return Electra(transformer, generator, config_objective.weight_tying, **heads_and_name)
+def make_model(parts: Parts, **heads_and_name) -> Electra:
+  """Both networks; `heads_and_name` goes to `Electra`."""
+  if counts_tokens(parts.generator):
+    return Electra(parts.transformer, None, "none", **heads_and_name)
+  generator = make_generator_config(parts.transformer, parts.generator)
+  return Electra(parts.transformer, generator, parts.objective.weight_tying, **heads_and_name)
 
 
-def make(model: Electra, config_generator: ConfigDict, config_objective: ConfigDict,
-         token_counts: np.ndarray | None) -> Callable:
+def make(model: Electra, parts: Parts) -> Callable:
   """(params, batch, dropout_rng, sample_rng, train) -> (sum of the generator's MLM losses, metrics, Corruption)."""
-  if counts_tokens(config_generator) and token_counts is None:
-    raise ValueError(f"generator.kind {config_generator.kind!r} needs the token_counts of the training corpus")
-  logits_of = GENERATORS[config_generator.kind](model, token_counts)
+  if counts_tokens(parts.generator) and parts.token_counts is None:
+    raise ValueError(f"generator.kind {parts.generator.kind!r} needs the token_counts of the training corpus")
+  logits_of = GENERATORS[parts.generator.kind](model, parts.token_counts)
 
   def generate(params, batch, dropout_rng, sample_rng, train) -> tuple[Array, Metrics, Corruption]:
     logits = logits_of(params, batch, dropout_rng, train)
-    corruption = corrupt(sample_rng, logits, batch, config_objective)
-    if counts_tokens(config_generator):
+    corruption = corrupt(sample_rng, logits, batch, parts.objective)
+    if counts_tokens(parts.generator):
       return jnp.zeros(()), {}, corruption
     return *losses.masked_lm_loss(logits, batch), corruption
 

@@ -8,15 +8,12 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
-from ml_collections import ConfigDict
 
 from electra_jax.models import heads, initial
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses, sampling
-from electra_jax.objectives.base import Batch, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Parts, Phase, apply
 from electra_jax.objectives.table import ROWS
 
 SHARE = ROWS["hard_tokens"].predicted_share  # masked, of the positions that the data offers, twice as many as BERT's
@@ -56,15 +53,13 @@ def choose(rng: Array, guesses: Float[Array, "batch predictions"], batch: Batch
                   "masked_input_ids": masked}, slots
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """A masked LM under `encoder/`, and under `generator/` the guesser, which learns the losses at masked positions.
 
   Evaluation masks at random, so that its loss is comparable with BERT's at half the `masking.rate`.
   """
-  del token_counts
-  model = generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
-                                encoder_heads=("mlm_head",), generator_heads=("baseline_head",))
+  model = generators.make_model(parts, encoder_name="encoder", encoder_heads=("mlm_head",),
+                                generator_heads=("baseline_head",))
 
   def count_targets(batch):
     return {"mlm": num_chosen(batch).sum()}
@@ -79,7 +74,7 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     losses_in_nats = -jax.lax.stop_gradient(losses.log_probability(logits, chosen["masked_ids"]))
     weights = chosen["masked_weights"]
     error = jnp.sum(weights * jnp.square(jnp.take_along_axis(guesses, slots, axis=1) - losses_in_nats))
-    total = (config_objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
+    total = (parts.objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
     return total, metrics | {"difficulty/loss": (error, weights.sum())}
 
-  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")

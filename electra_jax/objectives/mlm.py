@@ -1,20 +1,14 @@
 """BERT's and RoBERTa's objective: predict the original tokens at the masked positions (RoBERTa section 2.3)."""
 
-import numpy as np
-from ml_collections import ConfigDict
-
 from electra_jax.models import initial
 from electra_jax.models.bert import Bert
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Objective, Parts, Phase, apply
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """A masked LM under `encoder/`."""
-  del config_generator, token_counts
-  model = Bert(transformer, head_names=("mlm_head",))
+  model = Bert(parts.transformer, head_names=("mlm_head",))
 
   def init(rng, batch):
     return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_logits")}
@@ -28,4 +22,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     mlm_loss, metrics = losses.masked_lm_loss(logits, batch)
     return mlm_loss / num_targets["mlm"], metrics
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(init, count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")

@@ -1,23 +1,17 @@
 """The original BERT's objective: masked LM plus next sentence prediction (RoBERTa section 2.3)."""
 
-import numpy as np
-from ml_collections import ConfigDict
-
 from electra_jax.models import initial
 from electra_jax.models.bert import Bert
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import losses
-from electra_jax.objectives.base import Objective, Phase, apply
+from electra_jax.objectives.base import Objective, Parts, Phase, apply
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """Mean loss per masked token plus mean loss per pair; parameters live under `encoder/`.
 
   The batch needs `nsp_label` (data.format SEGMENT-PAIR or SENTENCE-PAIR); rows of label -1 do not count.
   """
-  del config_generator, token_counts
-  model = Bert(transformer, head_names=("mlm_head", "nsp_head"))
+  model = Bert(parts.transformer, head_names=("mlm_head", "nsp_head"))
 
   def init(rng, batch):
     return {"encoder": initial.draw(model, rng, batch, batch["masked_input_ids"], False, method="mlm_and_nsp_logits")}
@@ -34,4 +28,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     metrics |= {"nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
     return mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"], metrics
 
-  return Objective(init, count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(init, count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")

@@ -12,7 +12,7 @@ from electra_jax.models.bert import Bert
 from electra_jax.models.electra import Electra
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import all_tokens_mlm, generators, replace_mlm, table
-from electra_jax.objectives.base import Batch, apply
+from electra_jax.objectives.base import Batch, Parts, apply
 
 
 class Predictor(NamedTuple):
@@ -55,30 +55,27 @@ def separate(*encoders: Encoder) -> Predictor:
 @functools.cache  # equal sizes give the same functions, so a run's second checkpoint compiles nothing
 def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
   """The passes of `config_objective.name`; `transformer` describes the kept encoder."""
-  return PREDICTORS[table.ROWS[config_objective.name].predictor](transformer, config_generator, config_objective)
+  predictor = PREDICTORS[table.ROWS[config_objective.name].predictor]
+  return predictor(Parts(transformer, config_generator, config_objective))
 
 
-def _masked_lm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
-  del config_generator, config_objective
-  return separate(Encoder("encoder", transformer, ("mlm_head",)))
+def _masked_lm(parts: Parts) -> Predictor:
+  return separate(Encoder("encoder", parts.transformer, ("mlm_head",)))
 
 
-def _electra(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Predictor:
+def _electra(parts: Parts) -> Predictor:
   """ELECTRA and its relatives, without heads that only training needs."""
-  return _pair(generators.make_model(transformer, config_generator, config_objective), "discriminator_logits")
+  return _pair(generators.make_model(parts), "discriminator_logits")
 
 
-def _replace_mlm(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict
-                 ) -> Predictor:
+def _replace_mlm(parts: Parts) -> Predictor:
   """The generator fills masks, as the kept encoder has never seen one."""
-  return _pair(replace_mlm.make_model(transformer, config_generator, config_objective), None)
+  return _pair(replace_mlm.make_model(parts), None)
 
 
-def _all_tokens_mlm(transformer: TransformerConfig, config_generator: ConfigDict,
-                    config_objective: ConfigDict) -> Predictor:
+def _all_tokens_mlm(parts: Parts) -> Predictor:
   """As above; a token that the copy gate does not trust counts as replaced."""
-  return _pair(all_tokens_mlm.make_model(transformer, config_generator, config_objective),
-               all_tokens_mlm.replaced_logits)
+  return _pair(all_tokens_mlm.make_model(parts), all_tokens_mlm.replaced_logits)
 
 
 def _pair(model: Electra, judge: Callable | str | None) -> Predictor:

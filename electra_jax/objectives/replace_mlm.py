@@ -1,20 +1,16 @@
 """Replace MLM: MLM whose masks a generator fills, so that [MASK] is never shown (ELECTRA section 3.5, 82.4)."""
 
 import jax
-import numpy as np
-from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Batch, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, Objective, Parts, Phase, apply
 
 
-def make_model(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict) -> Electra:
+def make_model(parts: Parts) -> Electra:
   """A masked LM under `encoder/` next to the generator."""
-  return generators.make_model(transformer, config_generator, config_objective, encoder_name="encoder",
-                               encoder_heads=("mlm_head",))
+  return generators.make_model(parts, encoder_name="encoder", encoder_heads=("mlm_head",))
 
 
 def predict(model: Electra, batch: Batch, ids: jax.Array, train: bool) -> jax.Array:
@@ -22,15 +18,14 @@ def predict(model: Electra, batch: Batch, ids: jax.Array, train: bool) -> jax.Ar
   return model.encoder.mlm_logits(batch, ids, train)
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None) -> Objective:
+def make(parts: Parts) -> Objective:
   """MLM whose masked positions hold draws of the generator, which is trained as in ELECTRA.
 
   The paper gives no weights for the two losses: ours are `mlm_weight` and `encoder_mlm_weight`.
   """
-  model = make_model(transformer, config_generator, config_objective)
-  generate = generators.make(model, config_generator, config_objective, token_counts)
-  mlm_weight, encoder_weight = config_objective.mlm_weight, config_objective.encoder_mlm_weight
+  model = make_model(parts)
+  generate = generators.make(model, parts)
+  mlm_weight, encoder_weight = parts.objective.mlm_weight, parts.objective.encoder_mlm_weight
 
   def count_targets(batch):
     return {"mlm": batch["masked_weights"].sum()}
@@ -44,4 +39,4 @@ def make(transformer: TransformerConfig, config_generator: ConfigDict, config_ob
     metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}
     return (mlm_weight * generator_loss + encoder_weight * encoder_loss) / num_targets["mlm"], metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")

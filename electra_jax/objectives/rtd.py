@@ -4,15 +4,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
-from ml_collections import ConfigDict
 
 from electra_jax.models import initial
 from electra_jax.models.electra import Electra
-from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives import generators, losses
-from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Phase, apply
+from electra_jax.objectives.base import Batch, LossFn, Metrics, Objective, Parts, Phase, apply
 
 # (batch, rng) -> weights [batch, length] of the tokens that the discriminator judges.
 JudgedFn = Callable[[Batch, Array], Array]
@@ -24,13 +21,12 @@ def every_token(batch: Batch, rng: Array) -> Float[Array, "batch length"]:
   return batch["attention_mask"].astype(jnp.float32)
 
 
-def make(transformer: TransformerConfig, config_generator: ConfigDict, config_objective: ConfigDict, num_steps: int,
-         token_counts: np.ndarray | None = None, judged: JudgedFn = every_token) -> Objective:
+def make(parts: Parts, judged: JudgedFn = every_token) -> Objective:
   """Joint training of both networks; parameters live under `discriminator/` and `generator/`."""
-  model = generators.make_model(transformer, config_generator, config_objective)
-  generate = generators.make(model, config_generator, config_objective, token_counts)
-  loss = make_loss(model, generate, config_objective.mlm_weight, config_objective.rtd_weight, judged)
-  return Objective(initial.init_of(model), count_targets, (Phase(num_steps, loss),), encoder_path="discriminator")
+  model = generators.make_model(parts)
+  generate = generators.make(model, parts)
+  loss = make_loss(model, generate, parts.objective.mlm_weight, parts.objective.rtd_weight, judged)
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), "discriminator")
 
 
 def count_targets(batch: Batch) -> dict[str, Array]:

@@ -21,6 +21,7 @@ from electra_jax.objectives import (
   rtd,
   sampling,
 )
+from electra_jax.objectives.base import Parts
 from tests.objectives.ablation_rows import UNIGRAM, initialise
 from tests.objectives.test_objectives import FAST_TO_COMPILE, GENERATOR, TRANSFORMER, make, make_batch
 
@@ -49,8 +50,8 @@ def test_excluded_original_is_never_drawn():
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_generators_made_of_counts(kind):
   counts = np.array([0, 0, 6, 3, 1, 0])  # of six tokens, two special; the table has two rows more
-  model = generators.make_model(dataclasses.replace(TRANSFORMER, vocab_size=8),
-                                FrozenConfigDict(dict(kind=kind)), FrozenConfigDict(dict(weight_tying="all")))
+  model = generators.make_model(Parts(dataclasses.replace(TRANSFORMER, vocab_size=8),
+                                      FrozenConfigDict(dict(kind=kind)), FrozenConfigDict(dict(weight_tying="all"))))
   logits = generators.GENERATORS[kind](model, counts)({}, {"masked_ids": jnp.zeros((1, 50_000))}, None, True)
   drawn = np.bincount(np.asarray(sampling.sample_ids(jax.random.key(1), logits)).ravel(), minlength=8) / 50_000
   expected = {"unigram": [0, 0, 0.6, 0.3, 0.1, 0, 0, 0], "uniform": [0, 0, 1 / 3, 1 / 3, 1 / 3, 0, 0, 0]}[kind]
@@ -179,7 +180,7 @@ def test_policy_gradient_through_both_networks_equals_enumeration(monkeypatch):
   arguments = dict(transformer=transformer, rtd_weight=0.0, weight_tying="none")
   objective = make("adversarial", **arguments)
   params = initialise(objective, batch, scale=0.2)  # far from uniform
-  network = predictors._electra(transformer, GENERATOR, FrozenConfigDict(dict(weight_tying="none")))
+  network = predictors._electra(Parts(transformer, GENERATOR, FrozenConfigDict(dict(weight_tying="none"))))
 
   @functools.partial(jax.jit, compiler_options=FAST_TO_COMPILE)
   def enumerated(params):
