@@ -30,16 +30,14 @@ BLOCK_TOKENS = 32_768  # rows are processed in blocks whose keys (8 bytes a toke
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
                example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int,
-               masking: ConfigDict, num_slots: int | None = None,
-               special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
+               masking: ConfigDict, special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
                continues_word: np.ndarray | None = None,
                token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
   """Chooses k = ceil(rate * n) of each row's n tokens (special ones included) without replacement, and masks them.
 
-  Only ordinary tokens are chosen: never a special id, never padding. k is capped at the number of ordinary tokens and
-  at `num_slots`. Of the chosen positions `mask_share` become [MASK], `random_share` a token drawn uniformly from the
-  ordinary ids (possibly the original, as in BERT), the rest stay. Without ordinary ids in the vocabulary nothing is
-  masked.
+  Only ordinary tokens are chosen: never a special id, never padding; k is capped at their number. Of the chosen
+  positions `mask_share` become [MASK], `random_share` a token drawn uniformly from the ordinary ids (possibly the
+  original, as in BERT), the rest stay. Without ordinary ids in the vocabulary nothing is masked.
 
   With `masking.unit` "word" or "span", whole words or spans of words are chosen in random order until k tokens are; k
   is exact, so the last of them may be cut. The tokens of a span share their fate ([MASK], random, kept); those of a
@@ -47,7 +45,6 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
 
   Args:
     masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks.
-    num_slots: predictions of a row; None = the k of a full row.
     special_ids: ids that are never masked and never drawn: `protected_ids`.
     vocab_size: the tokenizer's count of entries; random tokens are below it.
     continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
@@ -55,15 +52,16 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
 
   Returns:
     masked_input_ids int32 [batch, length]; masked_positions int32 [batch, predictions], ascending; masked_ids int32
-    [batch, predictions], the originals; masked_weights float32 [batch, predictions], 1 or 0. Unused slots are 0.
+    [batch, predictions], the originals; masked_weights float32 [batch, predictions], 1 or 0. Predictions are the k of a
+    full row; unused slots are 0.
 
   >>> from ml_collections import ConfigDict
   >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0))
   >>> ids = np.array([[1, 7, 8, 2, 0, 0]], np.int32)  # [CLS] 7 8 [SEP] [PAD] [PAD]
-  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking, num_slots=4,
+  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking,
   ...                  special_ids=(0, 1, 2, 3, 4), mask_id=3, vocab_size=10)
   >>> out["masked_input_ids"].tolist(), out["masked_positions"].tolist(), out["masked_ids"].tolist()
-  ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0]], [[7, 8, 0, 0]])
+  ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0, 0, 0]], [[7, 8, 0, 0, 0, 0]])
   """
   batch, length = input_ids.shape
   if length > POSITION_MASK:
@@ -72,18 +70,18 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     epochs = epochs % masking.num_static_masks
   is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
   targets = _target_counts(masking.rate, length)
-  num_slots = targets[-1] if num_slots is None else num_slots
+  predictions = targets[-1]
   targets = targets[num_tokens]
   keys = counter_hash.fold(seed, epochs, example_ids)
   rows = max(1, BLOCK_TOKENS // length)
   blocks = [slice(start, start + rows) for start in range(0, max(1, batch), rows)]
-  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, num_slots,
+  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, predictions,
                     is_ordinary, continues_word, token_odds) for block in blocks]
   positions, weights, fates = (np.concatenate(parts) for parts in zip(*chosen))
   return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
 
 
-def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots, is_ordinary, continues_word,
+def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, predictions, is_ordinary, continues_word,
             token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of [MASK], random or kept.
 
@@ -106,7 +104,7 @@ def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, num_slots
     if masking.unit == "span":
       starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
   odds = None if token_odds is None else token_odds[input_ids]
-  positions, weights = choose_positions(position_keys, candidates, targets, num_slots, starts, odds)
+  positions, weights = choose_positions(position_keys, candidates, targets, predictions, starts, odds)
   if starts is None or masking.unit != "span":
     return positions, weights, positions
   return positions, weights, np.take_along_axis(starts, positions, axis=1)
@@ -122,8 +120,8 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   Args:
     keys: uint64 [batch], one stream of random numbers per row.
     candidates: bool [batch, length], the positions that may be chosen.
-    targets: int [batch], how many positions are wanted; fewer are chosen where candidates or slots run out.
-    predictions: slots per row.
+    targets: int [batch], how many positions are wanted; fewer are chosen where candidates run out.
+    predictions: slots of a row, at least its target and at most `length`.
     starts: int [batch, length], where the word or span of each position begins; they are chosen whole, and only the
       last may lose its end. None = every position by itself.
     odds: float [batch, length], positive; a draw takes a position in proportion to it. None = all alike.
@@ -143,20 +141,15 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   order &= ~POSITION_MASK
   order |= np.arange(length, dtype=np.uint64)
   order |= candidates.astype(np.uint64) - np.uint64(1)  # all bits set, so last, where not a candidate
-  slots = min(predictions, length)
-  if slots < length:
-    order = np.partition(order, slots - 1, axis=1)[:, :slots]
-  order.sort(axis=1)  # [batch, slots]
+  if predictions < length:
+    order = np.partition(order, predictions - 1, axis=1)[:, :predictions]
+  order.sort(axis=1)  # [batch, predictions]
   counts = np.minimum(targets, candidates.sum(axis=1))
-  chosen = np.arange(slots) < counts[:, None]
+  chosen = np.arange(predictions) < counts[:, None]
   last = np.uint16(0xFFFF)  # sorts behind every position
-  sorted_positions = np.where(chosen, (order & POSITION_MASK).astype(np.uint16), last)
-  sorted_positions.sort(axis=1)
-  positions = np.zeros((len(keys), predictions), np.int32)
-  weights = np.zeros((len(keys), predictions), np.float32)
-  positions[:, :slots] = np.where(chosen, sorted_positions, 0)
-  weights[:, :slots] = chosen
-  return positions, weights
+  positions = np.where(chosen, (order & POSITION_MASK).astype(np.uint16), last)
+  positions.sort(axis=1)
+  return np.where(chosen, positions, 0).astype(np.int32), chosen.astype(np.float32)
 
 
 @functools.lru_cache(maxsize=4)  # asked for with each batch

@@ -23,15 +23,14 @@ def branch(rate=0.15, mask_share=1.0, random_share=0.0, num_static_masks=0, unit
 
 
 def mask(input_ids, num_tokens=None, example_ids=None, epochs=0, seed=0, vocab_size=1000, special_ids=SPECIAL,
-         continues_word=None, slots=20, **keys):
+         continues_word=None, **keys):
   input_ids = np.asarray(input_ids, np.int32)
   rows = len(input_ids)
   num_tokens = (input_ids != 0).sum(1) if num_tokens is None else np.asarray(num_tokens)
   example_ids = np.arange(rows) if example_ids is None else np.asarray(example_ids)
   epochs = np.broadcast_to(np.asarray(epochs, np.int64), rows)
   return masking.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=branch(**keys),
-                            num_slots=slots, special_ids=special_ids, mask_id=MASK, vocab_size=vocab_size,
-                            continues_word=continues_word)
+                            special_ids=special_ids, mask_id=MASK, vocab_size=vocab_size, continues_word=continues_word)
 
 
 def rows_of(lengths, length, seed=0, vocab_size=1000):
@@ -47,44 +46,43 @@ def rows_of(lengths, length, seed=0, vocab_size=1000):
 def test_bug_1_special_tokens_are_never_masked():
   ids = [[1, 7, 8, 2, 0, 0]]
   for seed in range(1000):
-    out = mask(ids, seed=seed, rate=1.0, slots=6)
+    out = mask(ids, seed=seed, rate=1.0)
     assert out["masked_input_ids"].tolist() == [[1, MASK, MASK, 2, 0, 0]]
     assert out["masked_positions"].tolist() == [[1, 2, 0, 0, 0, 0]]
     assert out["masked_ids"].tolist() == [[7, 8, 0, 0, 0, 0]]
     assert out["masked_weights"].tolist() == [[1, 1, 0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(("n", "length", "rate", "slots", "expected"), [
-  (10, 128, 0.15, 20, 2),  # bug 2: 10 real and 118 padding tokens
-  (128, 128, 0.15, 20, 20),
-  (20, 128, 0.15, 20, 3),  # 0.15 * 20 is 3.0000000000000004 in floats
-  (512, 512, 0.15, 77, 77),
-  (512, 512, 0.25, 128, 128),
-  (128, 128, 0.15, 7, 7),  # capped by the slots
-  (3, 128, 1.0, 20, 1),  # capped by the candidates
-  (2, 128, 0.15, 20, 0),  # [CLS] [SEP]
-  (128, 128, 0.0, 20, 0),
+@pytest.mark.parametrize(("n", "length", "rate", "expected"), [
+  (10, 128, 0.15, 2),  # bug 2: 10 real and 118 padding tokens
+  (128, 128, 0.15, 20),
+  (20, 128, 0.15, 3),  # 0.15 * 20 is 3.0000000000000004 in floats
+  (512, 512, 0.15, 77),
+  (512, 512, 0.25, 128),
+  (3, 128, 1.0, 1),  # capped by the candidates
+  (2, 128, 0.15, 0),  # [CLS] [SEP]
+  (128, 128, 0.0, 0),
 ])
-def test_number_of_targets(n, length, rate, slots, expected):
-  out = mask(rows_of([n] * 50, length), rate=rate, slots=slots)
+def test_number_of_targets(n, length, rate, expected):
+  out = mask(rows_of([n] * 50, length), rate=rate)
   assert (out["masked_weights"].sum(1) == expected).all()
 
 
 def test_bug_2_padding_does_not_matter():
   short, long = rows_of([10] * 8, 10), np.zeros((8, 128), np.int32)
   long[:, :10] = short
-  a, b = mask(short, slots=5), mask(long, slots=5)
-  assert np.array_equal(a["masked_positions"], b["masked_positions"])
+  a, b = mask(short), mask(long)
+  assert np.array_equal(a["masked_positions"], b["masked_positions"][:, :2]) and b["masked_weights"].sum() == 16
   assert np.array_equal(a["masked_input_ids"], b["masked_input_ids"][:, :10])
 
 
 def test_bug_3_random_tokens_are_ordinary():
   ids = [[1, 5, 5, 5, 5, 2]] * 100
-  out = mask(ids, rate=1.0, mask_share=0.0, random_share=1.0, vocab_size=6, slots=6)
+  out = mask(ids, rate=1.0, mask_share=0.0, random_share=1.0, vocab_size=6)
   assert (out["masked_input_ids"] == ids).all() and out["masked_weights"].sum() == 400
   unused = tuple(range(5, 100))  # [unused0] ... [unused94]
   ids = np.full((8000, 128), 500, np.int32)
-  out = mask(ids, rate=1.0, mask_share=0.0, random_share=1.0, special_ids=SPECIAL + unused, slots=128)
+  out = mask(ids, rate=1.0, mask_share=0.0, random_share=1.0, special_ids=SPECIAL + unused)
   drawn = out["masked_input_ids"].ravel()
   assert drawn.size > 1_000_000 and drawn.min() >= 100 and drawn.max() < 1000
   counts = np.bincount(drawn, minlength=1000)[100:]
@@ -92,7 +90,7 @@ def test_bug_3_random_tokens_are_ordinary():
 
 
 def test_vocabulary_without_ordinary_tokens_masks_nothing():
-  out = mask([[1, 4, 4, 2]], rate=1.0, mask_share=0.0, random_share=1.0, vocab_size=5, slots=4)
+  out = mask([[1, 4, 4, 2]], rate=1.0, mask_share=0.0, random_share=1.0, vocab_size=5)
   assert out["masked_input_ids"].tolist() == [[1, 4, 4, 2]] and not out["masked_weights"].any()
 
 
@@ -124,7 +122,7 @@ def test_the_released_electra_keeps_fifteen_percent():
 
 def test_pairs_of_positions_are_independent():
   """The chosen set is uniform: neighbours are chosen together as often as distant positions."""
-  out = mask(np.full((40_000, 16), 7, np.int32), rate=0.25, slots=4)
+  out = mask(np.full((40_000, 16), 7, np.int32), rate=0.25)
   chosen = np.zeros((40_000, 16))
   np.put_along_axis(chosen, out["masked_positions"], 1, axis=1)
   together = (chosen.T @ chosen / len(chosen))[~np.eye(16, dtype=bool)]
@@ -162,21 +160,21 @@ def test_inputs_stay_as_they_were():
 
 
 def test_empty_batch_and_padding_rows():
-  assert mask(np.zeros((0, 8), np.int32), slots=3)["masked_positions"].shape == (0, 3)
-  out = mask(np.zeros((2, 8), np.int32), slots=3)
+  assert mask(np.zeros((0, 8), np.int32))["masked_positions"].shape == (0, 2)
+  out = mask(np.zeros((2, 8), np.int32))
   assert not out["masked_weights"].any() and not out["masked_input_ids"].any()
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), length=st.integers(1, 40), rows=st.integers(1, 6), rate=st.floats(0, 1),
-       mask_share=st.floats(0, 1), slots=st.integers(1, 40), seed=st.integers(-5, 2**64))
-def test_properties(data, length, rows, rate, mask_share, slots, seed):
-  slots = min(slots, length)
+       mask_share=st.floats(0, 1), seed=st.integers(-5, 2**64))
+def test_properties(data, length, rows, rate, mask_share, seed):
+  slots = config.num_predictions(rate, length)
   num_tokens = np.array(data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows)))
   ids = np.array(data.draw(st.lists(st.lists(st.integers(0, 12), min_size=length, max_size=length), min_size=rows,
                                     max_size=rows)), np.int32)
   out = mask(ids, num_tokens, seed=seed, rate=rate, mask_share=mask_share, random_share=1 - mask_share,
-             slots=slots, vocab_size=13)
+             vocab_size=13)
   assert {name: (array.dtype, array.shape) for name, array in out.items()} == {
     "masked_input_ids": (np.int32, (rows, length)), "masked_positions": (np.int32, (rows, slots)),
     "masked_ids": (np.int32, (rows, slots)), "masked_weights": (np.float32, (rows, slots))}
@@ -184,7 +182,7 @@ def test_properties(data, length, rows, rate, mask_share, slots, seed):
     n = num_tokens[row]
     candidates = [i for i in range(n) if ids[row, i] >= 5]
     k = int(out["masked_weights"][row].sum())
-    assert k == min(config.num_predictions(rate, n), len(candidates), slots)
+    assert k == min(config.num_predictions(rate, n), len(candidates))
     positions = out["masked_positions"][row]
     assert out["masked_weights"][row].tolist() == [1.0] * k + [0.0] * (slots - k)
     assert positions[:k].tolist() == sorted(set(positions[:k].tolist())) and set(positions[:k]) <= set(candidates)
@@ -210,7 +208,7 @@ def test_entries_that_are_never_masked():
   protected = masking.protected_ids(tokenizer, ("<speaker>",))
   assert protected == (*SPECIAL, 5)
   out = mask([[1, 5, 6, 7, 5, 2]] * 500, rate=1.0, mask_share=0.0, random_share=1.0, special_ids=protected,
-             vocab_size=8, slots=6)
+             vocab_size=8)
   assert (out["masked_positions"][:, :3] == [2, 3, 0]).all() and out["masked_weights"].sum() == 1000
   assert set(out["masked_input_ids"][:, 2:4].ravel()) == {6, 7}
   with pytest.raises(UserError, match="'<listener>'"):

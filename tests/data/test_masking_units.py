@@ -41,7 +41,7 @@ def test_whole_words_as_ids():
   ids = [[1, 7, 501, 8, 2, 502, 503, 9, 2]]
   seen = set()
   for seed in range(200):
-    out = mask(ids, seed=seed, rate=0.22, slots=2, unit="word", continues_word=CONTINUES)
+    out = mask(ids, seed=seed, rate=0.22, unit="word", continues_word=CONTINUES)
     seen.add(tuple(sorted(chosen(out, 0))))
   whole = {(1, 2), (5, 6), (3, 7)}
   cut = {(1, 3), (1, 7), (3, 5), (5, 7)}  # one token first, then a word that no longer fits: its first token
@@ -56,7 +56,7 @@ def test_properties(unit, data, length, rate, seed):
   rows = np.array(data.draw(st.lists(st.lists(st.sampled_from([1, 2, 4, 7, 8, 501, 502]), min_size=length,
                                               max_size=length), min_size=1, max_size=4)), np.int32)
   num_tokens = np.array(data.draw(st.lists(st.integers(0, length), min_size=len(rows), max_size=len(rows))))
-  out = mask(rows, num_tokens, seed=seed, rate=rate, slots=length, unit=unit, continues_word=CONTINUES)
+  out = mask(rows, num_tokens, seed=seed, rate=rate, unit=unit, continues_word=CONTINUES)
   for row, n in enumerate(num_tokens):
     positions = chosen(out, row)
     words = words_of(rows[row], n)
@@ -89,7 +89,7 @@ def test_a_mask_depends_on_seed_epoch_and_example_alone(unit):
 def test_words_are_chosen_evenly():
   """Every word has the same chance, however long it is, but for the cut at the end."""
   row = [1, *([7, 501, 502] * 10), *([8] * 30), 2]  # ten words of three tokens, thirty of one
-  out = mask([row] * 20_000, rate=0.25, slots=16, unit="word", continues_word=CONTINUES)
+  out = mask([row] * 20_000, rate=0.25, unit="word", continues_word=CONTINUES)
   counts = np.zeros(62)
   np.add.at(counts, out["masked_positions"].ravel(), 1)
   long, short = counts[1:31:3].mean(), counts[31:61].mean()
@@ -99,7 +99,7 @@ def test_words_are_chosen_evenly():
 def test_span_lengths_are_those_of_spanbert():
   """Rows so sparsely masked that spans hardly meet: shares of a geometric distribution cut off at 10, mean 3.8."""
   length, k = 2000, 10
-  out = mask(np.full((1000, length), 7, np.int32), rate=k / length, slots=k, unit="span",
+  out = mask(np.full((1000, length), 7, np.int32), rate=k / length, unit="span",
              continues_word=CONTINUES)
   first = []
   for positions in out["masked_positions"]:
@@ -115,7 +115,7 @@ def test_span_lengths_are_those_of_spanbert():
 
 def test_spans_end_at_special_tokens_and_share_their_fate():
   row = [1, *[7] * 60, 2, *[8] * 60, 2]
-  out = mask([row] * 3000, rate=0.15, slots=19, unit="span", continues_word=CONTINUES, mask_share=0.5,
+  out = mask([row] * 3000, rate=0.15, unit="span", continues_word=CONTINUES, mask_share=0.5,
              random_share=0.0)
   masked, tokens = out["masked_input_ids"] == MASK, np.array(row)
   alike = neighbours = 0
@@ -129,7 +129,7 @@ def test_spans_end_at_special_tokens_and_share_their_fate():
   assert alike / neighbours > 0.85  # by position it would be a half; neighbours of two spans differ
   used = out["masked_weights"] > 0
   assert (out["masked_ids"][used] == tokens[out["masked_positions"][used]]).all()
-  words = mask([row] * 300, rate=0.15, slots=19, unit="word", continues_word=CONTINUES, mask_share=0.5)
+  words = mask([row] * 300, rate=0.15, unit="word", continues_word=CONTINUES, mask_share=0.5)
   assert (words["masked_weights"].sum(1) == 19).all()
 
 
