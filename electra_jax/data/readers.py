@@ -21,7 +21,7 @@ from electra_jax.errors import NoAnswerError, UserError
 
 Batch = dict[str, np.ndarray]
 
-PREFETCH_BATCHES = 4  # made ahead of the step
+PREFETCH_BATCHES = 3  # wait for the step (rounded up to whole groups); one more waits in `_in_time`
 LONGEST_SECONDS = 300  # for a batch; the slowest known, the first ones from a cold object store, take seconds
 IMPORTER = "tensorflow"  # name of the thread that imports it
 
@@ -45,7 +45,7 @@ def _split(batch: Batch, number: int) -> list[Batch]:
   return [{name: array[i] for name, array in parts.items()} for i in range(number)]
 
 
-# ---- readers: (batch_at, start_step, stop_step, prefetch_batches) -> the batches of the steps, in order ----
+# ---- readers: (batch_at, start_step, stop_step) -> the batches of the steps, in order ----
 
 
 def start_import(reader: str) -> None:
@@ -55,8 +55,7 @@ def start_import(reader: str) -> None:
 
 
 def read_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader: str,
-                 prefetch_batches: int = PREFETCH_BATCHES, what: str = "training batches"
-                 ) -> Generator[Batch, None, None]:
+                 what: str = "training batches") -> Generator[Batch, None, None]:
   """The batches of steps start_step, ..., num_steps - 1, made ahead of their use; their shapes may differ.
 
   Args:
@@ -65,19 +64,16 @@ def read_batches(batch_at: BatchSource, start_step: int, num_steps: int, reader:
     num_steps: of the whole run (config.train.num_steps), not what is left.
     reader: "tf" (tf.data), "threads" (no TensorFlow needed), or "auto" (tf if it is installed, as soon as an import
       that `start_import` began has ended). Same bytes.
-    prefetch_batches: how many batches wait at most (rounded up to whole groups of `BatchSource`).
     what: the batches' name in an error.
 
   Raises:
     UserError: the reader "tf" without TensorFlow; whatever `batch_at` raises arrives unchanged.
     NoAnswerError: a batch takes longer than LONGEST_SECONDS.
   """
-  waiting = max(1, prefetch_batches - 1)  # one more waits in `_in_time`
-  batches = READERS[reader](batch_at, start_step, num_steps, waiting)
-  return _in_time(batches, what)
+  return _in_time(READERS[reader](batch_at, start_step, num_steps), what)
 
 
-def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None]:
+def _in_time(batches: Generator[Batch, None, None], what: str) -> Generator[Batch, None, None]:
   """The same batches, made one ahead in a thread of their own, so that the wait for one can end."""
   pool, number, hangs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader"), 0, False
 
@@ -102,8 +98,7 @@ def _in_time(batches: Iterator[Batch], what: str) -> Generator[Batch, None, None
       number += 1
   finally:
     with contextlib.suppress(RuntimeError):  # Python is ending and has stopped the thread
-      if isinstance(batches, Generator):
-        pool.submit(batches.close)
+      pool.submit(batches.close)
       pool.shutdown(wait=not hangs)
 
 
@@ -112,8 +107,8 @@ def _groups(source: BatchSource, start_step: int, stop_step: int) -> Iterator[ra
   return (range(first, min(first + size, stop_step)) for first in range(start_step, stop_step, size))
 
 
-def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
-  ahead = -(-prefetch_batches // batch_at.group_steps) + 1  # groups, the one that is asked for included
+def _thread_batches(batch_at, start_step, stop_step):
+  ahead = -(-PREFETCH_BATCHES // batch_at.group_steps) + 1  # groups, the one that is asked for included
   pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1, ahead), thread_name_prefix="batch")
   waiting = collections.deque()
 
@@ -138,7 +133,7 @@ def _thread_batches(batch_at, start_step, stop_step, prefetch_batches):
     pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
+def _tf_batches(batch_at, start_step, stop_step):
   if start_step >= stop_step:
     return
   tf = _import_tensorflow()
@@ -161,7 +156,7 @@ def _tf_batches(batch_at, start_step, stop_step, prefetch_batches):
 
   dataset = tf.data.Dataset.range(start_step, stop_step, group_steps)
   dataset = dataset.map(to_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-  made = dataset.prefetch(-(-prefetch_batches // group_steps)).as_numpy_iterator()
+  made = dataset.prefetch(-(-PREFETCH_BATCHES // group_steps)).as_numpy_iterator()
   for steps in _groups(batch_at, start_step, stop_step):
     try:
       group = next(made)
@@ -195,7 +190,7 @@ def _import_meanwhile() -> None:
     _import_tensorflow()
 
 
-def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
+def _auto_batches(batch_at, start_step, stop_step):
   importers = [thread for thread in threading.enumerate() if thread.name == IMPORTER]
   while start_step < stop_step and any(thread.is_alive() for thread in importers):
     yield batch_at(start_step)
@@ -205,7 +200,7 @@ def _auto_batches(batch_at, start_step, stop_step, prefetch_batches):
     _import_tensorflow()
   except UserError:  # it is not installed, or broken
     read = _thread_batches
-  yield from read(batch_at, start_step, stop_step, prefetch_batches)
+  yield from read(batch_at, start_step, stop_step)
 
 
 READERS = {"tf": _tf_batches, "threads": _thread_batches, "auto": _auto_batches}

@@ -17,7 +17,7 @@ def test_batches_pass_unchanged_and_a_slow_one_is_no_fault():
       yield number
 
   assert list(readers._in_time(slow(), "batches")) == [0, 1, 2, 3]
-  assert list(readers._in_time(iter([]), "batches")) == []
+  assert list(readers._in_time((batch for batch in ()), "batches")) == []
 
 
 def test_closing_ends_the_thread_and_what_it_runs():
@@ -52,7 +52,7 @@ def test_a_hung_worker_is_noticed_in_time(reader, monkeypatch):
     return {"step": np.full(1, step)}
 
   source = readers.BatchSource(lambda steps: batch_at(steps[0]))
-  batches = readers.read_batches(source, 0, 10, reader, prefetch_batches=2)
+  batches = readers.read_batches(source, 0, 10, reader)
   try:
     assert [int(next(batches)["step"][0]) for _ in range(3)] == [0, 1, 2]
     started = time.monotonic()

@@ -101,7 +101,7 @@ def test_every_example_once_per_epoch_over_processes(processes):
 def test_readers_give_the_same_bytes_from_any_step(reader):
   batch_at = make()
   for start, stop in ((0, 17), (9, 17), (16, 17), (17, 17), (20, 17)):
-    batches = list(readers.read_batches(batch_at, start, stop, reader, prefetch_batches=3))
+    batches = list(readers.read_batches(batch_at, start, stop, reader))
     assert len(batches) == max(0, stop - start)
     for step, batch in zip(range(start, stop), batches):
       assert_equal(batch, batch_at(step))
@@ -116,7 +116,7 @@ def test_exceptions_arrive_unchanged_and_in_order(reader):
       raise UserError(f"Shard of step {step}", got="x", allowed="y", fix="z")
     return good(step)
 
-  batches = readers.read_batches(single(batch_at), 2, 100, reader, prefetch_batches=4)
+  batches = readers.read_batches(single(batch_at), 2, 100, reader)
   assert [len(next(batches)["input_ids"]) for _ in range(3)] == [8] * 3
   with pytest.raises(UserError) as error:
     next(batches)
@@ -137,7 +137,7 @@ def test_a_fault_in_a_group_of_steps_comes_after_the_good_batches(reader):
     return read(example_ids)
 
   examples.read = read_or_fail
-  batches = readers.read_batches(batch_at, 0, 100, reader, prefetch_batches=4)
+  batches = readers.read_batches(batch_at, 0, 100, reader)
   for step in range(faulty):
     assert_equal(next(batches), expected[step])
   with pytest.raises(UserError, match="damaged"):
@@ -154,7 +154,7 @@ def test_consumer_may_stop_early(reader):
     return good(step)
 
   before = set(threading.enumerate())
-  batches = readers.read_batches(single(batch_at), 0, 10**9, reader, prefetch_batches=2)
+  batches = readers.read_batches(single(batch_at), 0, 10**9, reader)
   for _ in itertools.islice(batches, 3):
     pass
   batches.close()
@@ -174,10 +174,10 @@ def test_threads_look_ahead_is_bounded():
     made.append(step)
     return good(step)
 
-  batches = readers.read_batches(single(batch_at), 0, 100, "threads", prefetch_batches=3)
+  batches = readers.read_batches(single(batch_at), 0, 100, "threads")
   next(batches)
   time.sleep(0.1)
-  assert sorted(made) == [0, 1, 2, 3, 4]
+  assert sorted(made) == [0, 1, 2, 3, 4, 5]
   batches.close()
 
 
@@ -190,17 +190,17 @@ def test_without_tensorflow(monkeypatch, tmp_path, is_broken):
   else:
     monkeypatch.setitem(sys.modules, "tensorflow", None)  # makes the import fail
   batch_at = make()
-  for step, batch in enumerate(readers.read_batches(batch_at, 0, 3, "auto", 2)):
+  for step, batch in enumerate(readers.read_batches(batch_at, 0, 3, "auto")):
     assert_equal(batch, batch_at(step))
   with pytest.raises(UserError) as error:
-    next(readers.read_batches(batch_at, 0, 3, "tf", 2))
+    next(readers.read_batches(batch_at, 0, 3, "tf"))
   assert "pip install tensorflow-cpu" in str(error.value) and "threads" in str(error.value)
 
 
 def test_tensorflow_is_imported_only_by_its_reader():
   import subprocess
   program = ("import sys; from electra_jax.data import pipeline, readers, shards; "
-             "list(readers.read_batches(readers.BatchSource(lambda steps: {}), 0, 3, 'threads', 2)); "
+             "list(readers.read_batches(readers.BatchSource(lambda steps: {}), 0, 3, 'threads')); "
              "sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)")
   assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -258,7 +258,7 @@ def test_tensorflow_is_imported_meanwhile(monkeypatch):
   readers.start_import("auto")
   assert began.wait(10)  # and the caller has gone on
   batch_at = make()
-  batches = readers.read_batches(batch_at, 0, 30, "auto", prefetch_batches=2)
+  batches = readers.read_batches(batch_at, 0, 30, "auto")
   first = [next(batches) for _ in range(3)]  # nobody waits for the import
   may_end.set()
   for step, batch in enumerate([*first, *batches]):
