@@ -107,7 +107,7 @@ def accuracy_of(flags, batch_size, mesh, folder):
                     num_workers=1)
   given.eval.update(batch_size=batch_size, max_examples=0)
   config, tokenizer = config_lib.resolve(given), FakeTokenizer()
-  shards.prepare(config.data, tokenizer, str(folder / "shards"), seed=0, progress=False)
+  shards.prepare(config.data, tokenizer, str(folder / "shards"), seed=0)
   heldout = shards.open_shards(str(folder / "shards"), "heldout", config.data, tokenizer)
   assert len(heldout) == len(flags)
 

@@ -48,7 +48,7 @@ def time_data(config: ConfigDict, *, text_megabytes: float, seconds: float,
       config.data.update(path=texts, num_workers=1)
       directory = os.path.join(folder, f"shards_{length}")
       preparation.append(_timed(f"prepare, length {length}", size, shards.prepare, config.data,
-                                copy.deepcopy(tokenizer), directory, config.seed, progress=False))  # no word known
+                                copy.deepcopy(tokenizer), directory, config.seed))  # no word known
       reading += _time_reading(config, tokenizer, directory, seconds)
     preparation += [_timed(name, size, prepare, tokenizer, texts, folder) for name, prepare in (peers or {}).items()]
   return {"preparation": preparation, "reading": reading}

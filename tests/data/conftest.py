@@ -15,7 +15,7 @@ def made(tmp_path_factory):
   folder = tmp_path_factory.mktemp("shards")
   config = make_config(make_corpus(folder))
   directory = folder / "shards"
-  return config, directory, shards.prepare(config, FakeTokenizer(), str(directory), seed=0, progress=False)
+  return config, directory, shards.prepare(config, FakeTokenizer(), str(directory), seed=0)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_unknown_words_are_named(tmp_path, capsys, num_workers):
   path = tmp_path / "a.txt"
   path.write_text("\n\n".join(f"a b c {'雨 ' * (i % 3)}{'Zug ' * (i % 2)}d e f g" for i in range(100)))
   config = make_config(path, num_workers=num_workers)
-  made = shards.prepare(config, FakeTokenizer(), str(tmp_path / "s"), seed=0, progress=False)
+  made = shards.prepare(config, FakeTokenizer(), str(tmp_path / "s"), seed=0)
   assert made["statistics"]["unknown_words"] == {"雨": 99, "Zug": 50}
   said = capsys.readouterr().out
   assert "Warning: 17.6% of the tokens are unknown to the vocabulary; most often '雨', 'Zug'." in said
@@ -102,5 +102,5 @@ def test_when_to_warn(unknown, tokens, warns):
 def test_ten_words_are_kept(tmp_path):
   path = tmp_path / "a.txt"
   path.write_text("\n\n".join(" ".join(f"v{j}" for j in range(i + 1)) for i in range(30)))
-  made = shards.prepare(make_config(path), FakeTokenizer(), str(tmp_path / "s"), seed=0, progress=False)
+  made = shards.prepare(make_config(path), FakeTokenizer(), str(tmp_path / "s"), seed=0)
   assert list(made["statistics"]["unknown_words"]) == [f"v{i}" for i in range(10)]

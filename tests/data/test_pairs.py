@@ -172,7 +172,7 @@ def test_labels_come_back_from_the_shards(format_name, tmp_path, monkeypatch):
   monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
   config = make_config(make_corpus(tmp_path), format=format_name)
   manifests = [shards.prepare(make_config(config.path, format=format_name, num_workers=workers), TOKENIZER,
-                              str(tmp_path / str(workers)), seed=0, progress=False) for workers in (1, 2)]
+                              str(tmp_path / str(workers)), seed=0) for workers in (1, 2)]
   for file in ("train/00000.npy", "heldout/00000.npy"):
     assert (tmp_path / "1" / file).read_bytes() == (tmp_path / "2" / file).read_bytes()
   assert manifests[0]["version"] == 2
@@ -198,20 +198,20 @@ def test_one_document_is_an_error_of_four_parts_from_worker_processes_too(tmp_pa
   for workers in (1, 2):
     with pytest.raises(UserError) as error:
       shards.prepare(make_config(path, format="SEGMENT-PAIR", num_workers=workers), TOKENIZER, str(tmp_path / "s"),
-                     seed=0, progress=False)
+                     seed=0)
     assert_four_parts(error, "no other document", "blank lines", "--config.data.heldout_share=0.2")
   assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_single_held_out_document_gets_a_second_one(tmp_path):
   config = make_config(make_corpus(tmp_path, 6), format="SENTENCE-PAIR", heldout_share=1e-9)
-  manifest = shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  manifest = shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0)
   assert [manifest["statistics"][split]["documents"] for split in ("train", "heldout")] == [4, 2]
 
 
 def test_shards_without_labels_keep_their_layout(tmp_path):
   config = make_config(make_corpus(tmp_path, 20))
-  shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0)
   manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
   assert manifest["version"] == 1
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)

@@ -66,7 +66,7 @@ def test_rows_are_made_of_sentences(tmp_path):
   for sentences in ("line", "en"):
     config = make_config(path, format="FULL-SENTENCES", heldout_share=0.0, sentences=sentences, sequence_length=12)
     tokenizer = FakeTokenizer(words)
-    manifest = shards.prepare(config, tokenizer, str(tmp_path / sentences), seed=0, progress=False)
+    manifest = shards.prepare(config, tokenizer, str(tmp_path / sentences), seed=0)
     _, ids, num_tokens, _ = read_all(tmp_path / sentences, "train", config_data=config, tokenizer=tokenizer)
     rows[sentences] = [" ".join(tokenizer.tokens(row[:n])[1:-1]) for row, n in zip(ids, num_tokens)]
     assert manifest["statistics"]["train"]["sentences"] == {"line": 2, "en": 6}[sentences]

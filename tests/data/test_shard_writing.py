@@ -38,7 +38,7 @@ def test_full_disk_harms_nothing(copy, made, monkeypatch, number):
   before = {path: path.read_bytes() for path in copy.rglob("*.*")}
   fill_disk_after(monkeypatch, number)
   with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(copy), seed=1, progress=False)
+    shards.prepare(made[0], TOKENIZER, str(copy), seed=1)
   assert_four_parts(error, "No space left", "bytes free", "unharmed", "shards_path", ".npy")
   assert {path: path.read_bytes() for path in copy.rglob("*.*")} == before
   assert os.listdir(copy.parent) == ["copy"]
@@ -47,14 +47,14 @@ def test_full_disk_harms_nothing(copy, made, monkeypatch, number):
 def test_unwritable_folder(made, tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(tmp_path / "file" / "shards"), seed=0, progress=False)
+    shards.prepare(made[0], TOKENIZER, str(tmp_path / "file" / "shards"), seed=0)
   assert_four_parts(error, "could not be written", "file")
 
 
 def test_a_folder_with_other_things_is_refused(made, tmp_path):
   (tmp_path / "thesis.tex").write_text("years of work")
   with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(tmp_path), seed=0, progress=False)
+    shards.prepare(made[0], TOKENIZER, str(tmp_path), seed=0)
   assert_four_parts(error, "holds something else")
   assert os.listdir(tmp_path) == ["thesis.tex"]
 
@@ -63,20 +63,20 @@ def test_a_mount_point_is_refused_before_the_work(made, tmp_path, monkeypatch):
   (tmp_path / "disk").mkdir()
   monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "disk"))
   with pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(tmp_path / "disk"), seed=0, progress=False)
+    shards.prepare(made[0], TOKENIZER, str(tmp_path / "disk"), seed=0)
   assert_four_parts(error, "mount point", f"{tmp_path}/disk/shards")
 
 
 def test_shards_go_where_a_link_leads(made, tmp_path):
   (tmp_path / "disk").mkdir()
   (tmp_path / "shards").symlink_to(tmp_path / "disk" / "mine")
-  shards.prepare(made[0], TOKENIZER, str(tmp_path / "shards"), seed=0, progress=False)
+  shards.prepare(made[0], TOKENIZER, str(tmp_path / "shards"), seed=0)
   assert (tmp_path / "shards").is_symlink() and files_below(tmp_path / "disk" / "mine") == files_below(made[1])
 
 
 def test_shards_are_replaced_when_the_new_ones_are_complete(copy, made):
   old = (copy / "train" / "00000.npy").read_bytes()
-  shards.prepare(made[0], TOKENIZER, str(copy), seed=1, progress=False)
+  shards.prepare(made[0], TOKENIZER, str(copy), seed=1)
   assert (copy / "train" / "00000.npy").read_bytes() != old
   assert os.listdir(copy.parent) == ["copy"]
   shards.open_shards(str(copy), "train", made[0], TOKENIZER)
@@ -90,13 +90,13 @@ def test_what_a_kill_leaves_is_cleared(copy, made):
   os.rename(copy, copy.parent / "copy.replaced")
   with writing.partial_folder(str(copy)):
     shards.open_shards(str(copy), "train", made[0], TOKENIZER)
-  shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
+  shards.prepare(made[0], TOKENIZER, str(copy), seed=0)
   assert os.listdir(copy.parent) == ["copy"] and files_below(copy) == files_below(made[1])
 
 
 def test_two_processes_never_write_one_set(copy, made):
   with writing.partial_folder(str(copy)), pytest.raises(UserError) as error:
-    shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
+    shards.prepare(made[0], TOKENIZER, str(copy), seed=0)
   assert_four_parts(error, "Another process", "copy.partial")
 
 
@@ -106,7 +106,7 @@ def test_a_corpus_without_tokens(made, tmp_path):
       return [[] for _ in texts]
 
   with pytest.raises(UserError) as error:
-    shards.prepare(made[0], Mute(), str(tmp_path / "s"), seed=0, progress=False)
+    shards.prepare(made[0], Mute(), str(tmp_path / "s"), seed=0)
   assert_four_parts(error, "too small")
   assert not os.listdir(tmp_path)
 
@@ -120,7 +120,7 @@ class Crashing(FakeTokenizer):
 
 def test_a_killed_worker_is_told(made, tmp_path):
   with pytest.raises(UserError) as error:
-    shards.prepare(make_config(made[0].path, num_workers=2), Crashing(), str(tmp_path / "s"), seed=0, progress=False)
+    shards.prepare(make_config(made[0].path, num_workers=2), Crashing(), str(tmp_path / "s"), seed=0)
   assert_four_parts(error, "killed", "num_workers=1")
   assert not os.listdir(tmp_path)
 
@@ -137,7 +137,7 @@ class Slow(FakeTokenizer):
     time.sleep(60)
 
 if __name__ == "__main__":
-  shards.prepare(make_config(sys.argv[1], num_workers=2), Slow(), sys.argv[2], seed=1, progress=False)
+  shards.prepare(make_config(sys.argv[1], num_workers=2), Slow(), sys.argv[2], seed=1)
 """
 
 
@@ -161,7 +161,7 @@ def test_kill_harms_nothing_and_leaves_no_process(copy, made, tmp_path):
       break
     time.sleep(0.05)
   assert ended
-  shards.prepare(made[0], TOKENIZER, str(copy), seed=0, progress=False)
+  shards.prepare(made[0], TOKENIZER, str(copy), seed=0)
   assert sorted(os.listdir(tmp_path)) == ["copy", "slow.py"]
 
 
@@ -182,7 +182,7 @@ class Slow(FakeTokenizer):
 
 if __name__ == "__main__":
   preparation.CHUNK_CHARACTERS = 2000
-  shards.prepare(make_config(sys.argv[1]), Slow(), sys.argv[2], seed=0, progress=False)
+  shards.prepare(make_config(sys.argv[1]), Slow(), sys.argv[2], seed=0)
 """
 
 
@@ -216,7 +216,7 @@ def files_of_journal(partial):
 def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)
   corpus = make_corpus(tmp_path, 400)
-  shards.prepare(make_config(corpus), TOKENIZER, str(tmp_path / "undisturbed"), seed=0, progress=False)
+  shards.prepare(make_config(corpus), TOKENIZER, str(tmp_path / "undisturbed"), seed=0)
   program = tmp_path / "killed.py"
   program.write_text(KILLED_PREPARATION)
   rng, times = np.random.default_rng(0), {}
@@ -225,7 +225,7 @@ def test_goes_on_after_kills_and_leaves_finished_shards_alone(tmp_path, monkeypa
     assert files_below(tmp_path / "s.partial", times=True).items() >= times.items()
     times = files_of_journal(tmp_path / "s.partial")
   assert len(times) >= 3
-  manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  manifest = shards.prepare(make_config(corpus, num_workers=2), TOKENIZER, str(tmp_path / "s"), seed=0)
   assert "Resuming after" in capsys.readouterr().out
   assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
   assert files_below(tmp_path / "s", times=True).items() >= times.items()
@@ -244,7 +244,7 @@ def break_off(config, directory, monkeypatch, chunks=4):
   pack_corpus = preparation.pack_corpus
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(preparation, "pack_corpus", interrupted)
-    shards.prepare(config, TOKENIZER, directory, seed=0, progress=False)
+    shards.prepare(config, TOKENIZER, directory, seed=0)
 
 
 @pytest.mark.parametrize("change", ["corpus", "config", "damage", "waiting"])
@@ -264,7 +264,7 @@ def test_what_does_not_belong_together_is_made_anew(tmp_path, monkeypatch, capsy
     waiting.write_bytes(waiting.read_bytes()[:-9])
   config = make_config(corpus, **({"shard_examples": 40} if change == "config" else {}))
   for name in ("s", "undisturbed"):
-    shards.prepare(config, TOKENIZER, str(tmp_path / name), seed=0, progress=False)
+    shards.prepare(config, TOKENIZER, str(tmp_path / name), seed=0)
   assert files_below(tmp_path / "s") == files_below(tmp_path / "undisturbed")
   out = capsys.readouterr().out
   assert "Resuming" not in out and ("corpus has changed" in out) == (change == "corpus")

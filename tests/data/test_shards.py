@@ -61,7 +61,7 @@ def test_worker_count_does_not_matter(made, tmp_path, monkeypatch):
   monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 2000)  # many chunks
   for workers in (1, 2):
     config = make_config(config.path, num_workers=workers)
-    shards.prepare(config, TOKENIZER, str(tmp_path / str(workers)), seed=0, progress=False)
+    shards.prepare(config, TOKENIZER, str(tmp_path / str(workers)), seed=0)
   files = [sorted(p.relative_to(tmp_path / w) for p in (tmp_path / w).rglob("*.npy")) for w in "12"]
   assert files[0] == files[1] and len(files[0]) > 3
   for file in files[0]:
@@ -75,7 +75,7 @@ def test_worker_count_does_not_matter(made, tmp_path, monkeypatch):
 def test_large_vocabulary_and_full_sentences(tmp_path):
   config = make_config(make_corpus(tmp_path, 10), format="FULL-SENTENCES")
   words = FakeTokenizer([*(f"x{i}" for i in range(70_000)), *WORDS])
-  shards.prepare(config, words, str(tmp_path / "s"), seed=0, progress=False)
+  shards.prepare(config, words, str(tmp_path / "s"), seed=0)
   _, ids, num_tokens, start = read_all(tmp_path / "s", "train", config_data=config, tokenizer=words)
   assert ids.max() > 70_000 and (start == num_tokens).all()
   assert np.load(tmp_path / "s/train/00000.npy").dtype == np.int32

@@ -92,7 +92,7 @@ def test_bad_records_are_counted_by_reason(tmp_path):
 def test_skipped_records_are_in_the_statistics(tmp_path):
   path = write(tmp_path / "a.jsonl", '{"text": "a b"}\nbroken\n{"text": "c d"}\n{"id": 1}\n')
   config = make_config(path, on_bad_record="skip")
-  manifest = shards.prepare(config, FakeTokenizer(), str(tmp_path / "s"), seed=0, progress=False)
+  manifest = shards.prepare(config, FakeTokenizer(), str(tmp_path / "s"), seed=0)
   assert manifest["statistics"]["skipped_records"] == {"A JSONL record is broken": 1, 'A record has no field "text"': 1}
   assert shards.read_manifest(str(tmp_path / "s")) == manifest
 
@@ -324,7 +324,7 @@ def test_buckets(bucket):
   assert read("gs://shelf/a.txt, gs://shelf/c.parquet*2") == [["a1"], ["c1"], ["a2"], ["c1"]]
   assert documents.corpus_bytes("gs://shelf/a.txt") is None
   config = make_config("gs://shelf/a.txt")
-  assert shards.prepare(config, FakeTokenizer(), str(bucket.parent / "s"), seed=0, progress=False)
+  assert shards.prepare(config, FakeTokenizer(), str(bucket.parent / "s"), seed=0)
   assert pathlib.Path(bucket.parent / "s" / "manifest.json").exists()
 
 

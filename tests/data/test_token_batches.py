@@ -74,7 +74,7 @@ def test_an_index_of_100_million_examples_starts_at_any_step_in_a_second():
 def prepared(tmp_path_factory):
   folder = tmp_path_factory.mktemp("doc_sentences")
   config = make_config(make_corpus(folder, 200), format="DOC-SENTENCES", sequence_length=64)
-  shards.prepare(config, TOKENIZER, str(folder / "s"), seed=0, progress=False)
+  shards.prepare(config, TOKENIZER, str(folder / "s"), seed=0)
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1,
                                    num_static_masks=0, never_mask=()))
   return config, shards.open_shards(str(folder / "s"), "train", config, TOKENIZER)
@@ -120,19 +120,19 @@ def test_readers_take_changing_shapes_and_any_start(prepared, reader):
   config, examples = prepared
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=4, seed=3)
   for start in (0, 37):
-    for step, batch in enumerate(readers.read_batches(batch_at, start, start + 12, reader, 3), start):
+    for step, batch in enumerate(readers.read_batches(batch_at, start, start + 12, reader), start):
       assert_equal_fields(batch, batch_at(step))
 
 
 @pytest.mark.parametrize("reader", ["tf", "threads"])
 def test_labels_reach_the_batches(tmp_path, reader):
   config = make_config(make_corpus(tmp_path, 60), format="SEGMENT-PAIR", reader=reader)
-  shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0, progress=False)
+  shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0)
   config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=1.0, random_share=0.0,
                                    num_static_masks=10, never_mask=()))
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=8, seed=0)
-  for step, batch in enumerate(readers.read_batches(batch_at, 0, 5, reader, 2)):
+  for step, batch in enumerate(readers.read_batches(batch_at, 0, 5, reader)):
     ids, _ = order.example_order(step, 8, len(examples), 0)
     assert batch["nsp_label"].dtype == np.int32 and batch["nsp_label"].tolist() == examples.nsp_labels(ids).tolist()
   last = list(pipeline.eval_batches(examples, config, TOKENIZER, batch_size=8, max_examples=11, seed=0))[-1]

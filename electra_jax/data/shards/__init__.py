@@ -29,7 +29,7 @@ from electra_jax.errors import UserError, listed
 __all__ = ["SPLITS", "ShardedExamples", "exist", "open_shards", "prepare", "read_manifest"]
 
 
-def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed: int, progress: bool = True) -> dict:
+def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed: int) -> dict:
   """Reads `config_data.path`, tokenizes, packs and writes both splits; returns the manifest.
 
   The files depend on text, tokenizer, packing keys and seed, not on `num_workers`. They are written next to the
@@ -55,7 +55,7 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
   with writing.partial_folder(directory) as partial:
     is_kept = False
     try:
-      manifest = _write_splits(config_data, tokenizer, partial, seed, job, source, progress)
+      manifest = _write_splits(config_data, tokenizer, partial, seed, job, source)
       path = os.path.join(partial, MANIFEST)
       with writing.disk_errors(path), open(path, "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2)
@@ -74,8 +74,8 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
   return manifest
 
 
-def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, seed: int, job: dict, source: dict,
-                  show_progress: bool) -> dict:
+def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, seed: int, job: dict, source: dict
+                  ) -> dict:
   """Writes the shards of both splits, or the rest of them, and returns the manifest."""
   skipped, packing_job = Counter(), preparation.make_job(config_data, tokenizer, seed)
   dtype = manifest_lib.row_dtype(tokenizer.vocab_size, config_data.sequence_length)
@@ -89,7 +89,7 @@ def _write_splits(config_data: ConfigDict, tokenizer: Tokenizer, partial: str, s
   chunks = log.skip_done(read_chunks)
   before = log.total("tokens")
   with tqdm(desc="preparing shards", unit="B", unit_scale=True, total=documents.corpus_bytes(config_data.path),
-            disable=None if show_progress else True, mininterval=0.5, initial=log.total("text_bytes"),
+            disable=None, mininterval=0.5, initial=log.total("text_bytes"),  # None: not shown unless on a terminal
             bar_format="{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}") as bar:  # in 80 columns
     for packed in preparation.pack_corpus(chunks, packing_job, config_data.num_workers):
       log.write(packed)
