@@ -19,7 +19,7 @@ from electra_jax import distributed, finetune, flops, metrics, progress, shardin
 from electra_jax.data import pipeline, readers
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import Interrupted, UserError
-from electra_jax.exchange import hub, published
+from electra_jax.exchange import formats, hub, published
 from electra_jax.finetuning import pretrained
 from electra_jax.progress import is_due
 from electra_jax.training import checkpoints, evaluation, inputs, memory, nonfinite, setup
@@ -189,7 +189,7 @@ def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer:
     print(f"Resuming from this workdir's checkpoint of step {int(state.step):,}.", flush=True)
     return state
   state, init_from = run.init_state(), hub.fetch(run.config.checkpoint.init_from)
-  if init_from and published.is_published(init_from):
+  if init_from and formats.is_published(init_from):
     params, report = published.start_params(init_from, state.params, tokenizer)
     print(report, flush=True)
     return state._replace(params=params)

@@ -41,19 +41,15 @@ def find(path: str) -> str | None:
   return path if os.path.isfile(path) and path.endswith(".pt") else None
 
 
-def read(path: str) -> dict[str, Weights]:
+def read(file: str) -> dict[str, Weights]:
   """{"encoder": ...} from a fairseq RoBERTa, with its masked-LM head if it has one.
 
   Nothing in the file is executed: only tensors, plain values and the `argparse.Namespace` of its options are accepted.
   A warning names classification heads, which are left out.
 
   Raises:
-    UserError: there is no such file, it holds other objects or another model, or parameters are missing or unknown.
+    UserError: the file holds other objects or another model, or parameters are missing or unknown.
   """
-  file = find(path)
-  if file is None:
-    raise UserError("There is no fairseq checkpoint", got=path, allowed="a .pt file, or a folder with model.pt",
-                    fix="check the path; unpack a downloaded .tar.gz first")
   checkpoint = torch_files.load(file, (argparse.Namespace,), fix="if you trust the file and have fairseq, save its "
                                 "parameters alone: import torch; c = torch.load(FILE, weights_only=False); "
                                 "torch.save({'model': c['model']}, NEW)")

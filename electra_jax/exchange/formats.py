@@ -4,7 +4,8 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import fairseq, hf, tf_checkpoint
 from electra_jax.exchange.mapping import Weights
 
-# What a path may hold -> its module. find(path) is the file that the path stands for, or None; read(path) reads it.
+# What a path may hold -> its module. find(path) is the file or folder that the path stands for, or None; read(FOUND)
+# reads that.
 FORMATS = {
   "a released TensorFlow checkpoint (NAME.index)": tf_checkpoint, "fairseq's RoBERTa (model.pt)": fairseq,
   # Last: a config.json with a model_type may also lie next to a TensorFlow checkpoint.
@@ -12,9 +13,9 @@ FORMATS = {
 }
 
 
-def find(path: str) -> str | None:
-  """The row of FORMATS that can read the path; None for a run's workdir, or if there is nothing."""
-  return next((name for name, module in FORMATS.items() if module.find(path)), None)
+def is_published(path: str) -> bool:
+  """Whether the path holds other code bases' weights, rather than a run's workdir or nothing."""
+  return any(module.find(path) for module in FORMATS.values())
 
 
 def read(path: str) -> dict[str, Weights]:
@@ -23,7 +24,8 @@ def read(path: str) -> dict[str, Weights]:
   Raises:
     UserError: the path holds no weights, or they cannot be read.
   """
-  name = find(path)
-  if name is None:
-    raise UserError("No published weights are here", got=path, allowed="; ".join(FORMATS), fix="check the path")
-  return FORMATS[name].read(path)
+  for module in FORMATS.values():
+    if found := module.find(path):
+      return module.read(found)
+  raise UserError("No published weights are here", got=path, allowed="; ".join(FORMATS),
+                  fix="check the path; unpack what was downloaded, all files of the model")

@@ -49,7 +49,7 @@ def _is_model(folder: str) -> bool:
     return False
 
 
-def read(path: str) -> dict[str, Weights]:
+def read(folder: str) -> dict[str, Weights]:
   """The networks of a folder: "encoder", or for an ELECTRA "discriminator" and "generator", whichever are there.
 
   Names are those of the newest transformers, whatever version wrote the files; half precision becomes float32. Copies
@@ -58,10 +58,6 @@ def read(path: str) -> dict[str, Weights]:
   Raises:
     UserError: a file is missing or damaged, holds objects other than tensors, or the model is not supported.
   """
-  folder = find(path)
-  if folder is None:
-    raise UserError("There is no Hugging Face model", got=path, allowed=f"a folder with config.json and {FILES[0]}",
-                    fix="check the path; download the whole repository of the model")
   if _is_model(folder):
     weights = read_network(folder)
     heads = mapping.heads_in(weights.tensors, weights.config["model_type"])

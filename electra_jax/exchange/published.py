@@ -125,11 +125,6 @@ def vocabulary_folder(path: str) -> str:
                   "--config.data.tokenizer.path=...")
 
 
-def is_published(path: str) -> bool:
-  """Whether the path holds another code base's weights, rather than a run's workdir."""
-  return formats.find(path) is not None
-
-
 def fit(given: ConfigDict, workdir: str) -> ConfigDict:
   """The recipe with sizes and vocabulary of the published weights in `checkpoint.init_from`; without any, unchanged.
 
@@ -139,7 +134,7 @@ def fit(given: ConfigDict, workdir: str) -> ConfigDict:
     UserError: there is nothing to start from, or the weights or their vocabulary cannot be read.
   """
   source = given.checkpoint.init_from
-  if not source or "://" in source or (os.path.exists(source) and not is_published(source)):  # none, or a run
+  if not source or "://" in source or (os.path.exists(source) and not formats.is_published(source)):  # none, or a run
     return given
   if checkpoints.saved_steps(workdir):
     before = config_lib.flatten(config_lib.read_record(workdir)["given"])

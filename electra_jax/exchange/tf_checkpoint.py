@@ -80,20 +80,15 @@ def find(path: str) -> str | None:
   return os.path.join(path, chosen[0]) if chosen else None
 
 
-def read(path: str) -> dict[str, Weights]:
+def read(prefix: str) -> dict[str, Weights]:
   """The networks of a released checkpoint: BERT's "encoder"; ELECTRA's "discriminator" and "generator".
 
   Each gets a copy of embeddings that both share. The optimizer's state is left out; a warning names other variables
   outside the model (a fine-tuned head).
 
   Raises:
-    UserError: there is no such checkpoint, it cannot be read, or variables of the model are missing or unknown.
+    UserError: the checkpoint cannot be read, or variables of the model are missing or unknown.
   """
-  prefix = find(path)
-  if prefix is None:
-    raise UserError("There is no TensorFlow checkpoint", got=path,
-                    allowed="a folder with NAME.index and NAME.data-00000-of-00001, or the path up to NAME",
-                    fix="check the path; unpack a downloaded .zip first")
   reader = _open(prefix)
   shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()
             if not TRAINING_STATE.fullmatch(name)}

@@ -44,7 +44,7 @@ def load(path: str) -> PretrainedEncoder:
     UserError: there is no such thing, or it is damaged.
   """
   path = hub.fetch(path)
-  if published.is_published(path):
+  if formats.is_published(path):
     return _load_published(path)
   config = config_lib.load(path)
   _, params = checkpoints.load_params(path)

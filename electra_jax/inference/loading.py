@@ -43,7 +43,7 @@ def load(workdir: str, step: int | None = None) -> TrainedModel:
     UserError: there is no run or no such checkpoint, or a part of it is damaged.
   """
   workdir = hub.fetch(workdir)
-  if formats.find(workdir):
+  if formats.is_published(workdir):
     if step is not None:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
                       fix="leave --step out, or give the workdir of a run")

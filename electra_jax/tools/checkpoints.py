@@ -57,7 +57,7 @@ def load(path: str) -> Saved:
   Raises:
     UserError: there are none, or they are damaged.
   """
-  if formats.find(path):
+  if formats.is_published(path):
     networks = formats.read(path)
     return Saved(path, {name: weights.config for name, weights in networks.items()},
                  {f"{network}/{name}": tensor for network, weights in networks.items()

@@ -8,7 +8,7 @@ import numpy as np
 from flax import traverse_util
 
 from electra_jax import sharding
-from electra_jax.exchange import initial, mapping, published
+from electra_jax.exchange import formats, initial, mapping, published
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
 from electra_jax.models.transformer import TransformerConfig
@@ -85,7 +85,7 @@ def check_start(path, wanted) -> None:
   path = str(path)
   zeros = {network: traverse_util.unflatten_dict({name: jnp.zeros(value.shape) for name, value in params.items()},
                                                  sep="/") for network, params in wanted.items()}
-  assert published.is_published(path)
+  assert formats.is_published(path)
   found, said = published.start_params(path, zeros, published.load_tokenizer(path))
   assert said == f"Starting from the published weights in {path}."
   for network, params in wanted.items():

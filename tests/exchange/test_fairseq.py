@@ -13,7 +13,7 @@ import torch
 from electra_jax.data import tokenizers
 from electra_jax.data.tokenizers import fairseq_vocabulary
 from electra_jax.errors import UserError
-from electra_jax.exchange import fairseq
+from electra_jax.exchange import formats
 from tests.exchange.random_networks import ROBERTA, check_start, imported_logits, logits, random_params
 
 MLM = ("mlm_head",)
@@ -89,7 +89,7 @@ LAYOUTS = {
 def test_logits_come_back(params, expected, tmp_path, layout):
   name, wrap, options = LAYOUTS[layout]
   torch.save(wrap(name(params)), tmp_path / "model.pt", **options)
-  (weights,) = fairseq.read(str(tmp_path)).values()
+  (weights,) = formats.read(str(tmp_path)).values()
   (found,) = imported_logits(weights, MLM)
   np.testing.assert_array_equal(found, expected[0])
   assert weights.config["num_attention_heads"] == 2 and weights.config["max_position_embeddings"] == 22
@@ -98,7 +98,7 @@ def test_logits_come_back(params, expected, tmp_path, layout):
 
 def test_half_precision_becomes_float32(params, tmp_path):
   torch.save({"model": {k: v.half() for k, v in newest_names(params).items()}}, tmp_path / "model.pt")
-  (weights,) = fairseq.read(str(tmp_path / "model.pt")).values()
+  (weights,) = formats.read(str(tmp_path / "model.pt")).values()
   assert {value.dtype for value in weights.tensors.values()} == {np.dtype("float32")}
 
 
@@ -144,7 +144,7 @@ def without_a_bias(checkpoint):
 def test_files_that_are_refused(params, tmp_path, capsys, change, what, got):
   torch.save(change({"model": newest_names(params)}), tmp_path / "model.pt")
   with pytest.raises(UserError, match=what) as error:
-    fairseq.read(str(tmp_path))
+    formats.read(str(tmp_path))
   assert got in error.value.got and "this must not run" not in capsys.readouterr().out
 
 
@@ -155,15 +155,15 @@ def test_damaged_and_missing_files(params, tmp_path):
   (tmp_path / "page.pt").write_bytes(b"<html>404 Not Found</html>")
   for name in ("cut.pt", "page.pt"):
     with pytest.raises(UserError, match="cannot be read"):
-      fairseq.read(str(tmp_path / name))
-  with pytest.raises(UserError, match="There is no fairseq checkpoint"):
-    fairseq.read(str(tmp_path / "other.pt"))
+      formats.read(str(tmp_path / name))
+  with pytest.raises(UserError, match="No published weights"):
+    formats.read(str(tmp_path / "other.pt"))
 
 
 def test_classification_heads_are_named_and_left_out(params, tmp_path, caplog):
   model = newest_names(params) | {"classification_heads.mnli.dense.weight": torch.zeros(3, 3)}
   torch.save({"model": model}, tmp_path / "model.pt")
-  (weights,) = fairseq.read(str(tmp_path)).values()
+  (weights,) = formats.read(str(tmp_path)).values()
   assert "classification_heads.mnli.dense.weight" in caplog.text
   assert not any("classification" in name for name in weights.tensors)
 

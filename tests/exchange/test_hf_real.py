@@ -14,7 +14,7 @@ from configs import bert_original_base
 from electra_jax import config as config_lib
 from electra_jax import objectives, sharding
 from electra_jax.data import tokenizers
-from electra_jax.exchange import hf, initial, mapping, published
+from electra_jax.exchange import formats, initial, mapping, published
 from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tools import import_weights
@@ -56,7 +56,7 @@ def test_continued_pre_training_starts_at_the_golden_loss(folder, golden):
   """Loss and the gradient of every tensor, from the folder as checkpoint.init_from takes it."""
   arrays, facts, batch, every = golden
   tokenizer = published.load_tokenizer(str(folder))
-  config = config_lib.resolve(published.adapt(recipe(), hf.read(str(folder)), tokenizer))
+  config = config_lib.resolve(published.adapt(recipe(), formats.read(str(folder)), tokenizer))
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape), jax.eval_shape(import_weights.initial_params(config, tokenizer)))
   params, said = published.start_params(str(folder), zeros, tokenizer)
   said = said.replace(str(folder), "")  # whose name may contain any word
@@ -117,7 +117,7 @@ def test_the_same_weights_as_an_electra_generator(folder, tmp_path):
   """The same network with the same parameters as the BERT, whose outputs are compared above: nothing to compile."""
   networks = []
   for path in (str(folder), renamed(folder, tmp_path / "m", "electra")):
-    ((name, weights),) = hf.read(path).items()
+    ((name, weights),) = formats.read(path).items()
     encoder = published.make_encoder(name, weights, 591, path)
     assert encoder.head_names == ("mlm_head",)
     networks.append((name, encoder.transformer, published.make_params(encoder, weights)))
@@ -144,7 +144,7 @@ def test_mini_lm(shared, tmp_path):
   shutil.copy(source / "config.json", tmp_path)
   vocabulary = (shared / "reference/vocab/bert-base-uncased-vocab.txt.gz").read_bytes()
   (tmp_path / "vocab.txt").write_bytes(gzip.decompress(vocabulary))
-  weights = hf.read(str(tmp_path))["encoder"]
+  weights = formats.read(str(tmp_path))["encoder"]
   model = initial.model_keys({"encoder": weights})["model"]
   assert (model["num_hidden_layers"], model["num_attention_heads"], model["vocab_size"]) == (6, 12, 30522)
   tokenizer = tokenizers.load_tokenizer(str(tmp_path / "vocab.txt"))

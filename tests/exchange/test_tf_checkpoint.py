@@ -12,7 +12,7 @@ import pytest
 
 from configs import base
 from electra_jax.errors import UserError
-from electra_jax.exchange import tf_checkpoint
+from electra_jax.exchange import formats, tf_checkpoint
 from electra_jax.inference import pretraining_heads
 from electra_jax.tools import import_weights
 from tests.exchange.random_networks import (
@@ -118,7 +118,7 @@ def same(found, expected):
 def test_electra_gives_both_networks_and_their_logits(small):
   variables, discriminator, generator, folder = small
   assert "electra/embeddings/word_embeddings" in variables and "generator/embeddings_project/kernel" in variables
-  found = tf_checkpoint.read(folder)
+  found = formats.read(folder)
   assert sorted(found) == ["discriminator", "generator"]
   same(imported_logits(found["discriminator"], RTD), logits(ELECTRA, RTD, discriminator))
   same(imported_logits(found["generator"], MLM), logits(GENERATOR, MLM, generator))
@@ -129,7 +129,7 @@ def test_electra_gives_both_networks_and_their_logits(small):
 def test_small_plus_plus_has_a_generator_as_large_as_the_discriminator(tmp_path):
   """generator_hidden_size 1.0: equal shapes must not be mistaken for one network."""
   discriminator, generator = electra_pair(dataclasses.replace(ELECTRA))
-  found = tf_checkpoint.read(write(tmp_path, {
+  found = formats.read(write(tmp_path, {
     **released_names(discriminator, "electra", "electra"),
     **released_names(generator, "electra", "generator", shared="electra")}))
   kernel = "electra.encoder.layer.1.attention.self.query.weight"
@@ -149,7 +149,7 @@ def test_bert_with_both_heads(bert):
   params, folder = bert
   for path in (folder, os.path.join(folder, "bert_model.ckpt"), os.path.join(folder, "bert_model.ckpt.index")):
     assert tf_checkpoint.find(path) == os.path.join(folder, "bert_model.ckpt")
-  (weights,) = tf_checkpoint.read(folder).values()
+  (weights,) = formats.read(folder).values()
   same(imported_logits(weights, MLM_NSP), logits(BERT, MLM_NSP, params))
 
 
@@ -159,12 +159,12 @@ def test_config_beside_the_checkpoint_knows_the_heads(bert):
   try:
     with open(path, "w") as file:
       json.dump({"num_attention_heads": 4, "hidden_dropout_prob": 0.0, "vocab_size": 7}, file)
-    config = tf_checkpoint.read(folder)["encoder"].config
+    config = formats.read(folder)["encoder"].config
     assert (config["num_attention_heads"], config["hidden_dropout_prob"], config["vocab_size"]) == (4, 0.0, 50)
     with open(path, "w") as file:
       file.write("{")
     with pytest.raises(UserError, match="configuration next to the checkpoint cannot be read"):
-      tf_checkpoint.read(folder)
+      formats.read(folder)
   finally:
     os.remove(path)
 
@@ -174,7 +174,7 @@ def test_missing_and_unknown_variables_are_named(small, tmp_path, caplog):
   del variables["electra/encoder/layer_1/output/LayerNorm/gamma"]
   variables["generator/encoder/layer_0/conv/kernel"] = np.zeros((3, 3), np.float32)
   with pytest.raises(UserError, match="not those of a BERT or ELECTRA") as error:
-    tf_checkpoint.read(write(tmp_path, variables))
+    formats.read(write(tmp_path, variables))
   assert "electra/encoder/layer_1/output/LayerNorm/gamma is missing" in error.value.got
   assert "generator/encoder/layer_0/conv/kernel (3, 3) is unknown" in error.value.got
 
@@ -182,7 +182,7 @@ def test_missing_and_unknown_variables_are_named(small, tmp_path, caplog):
 def test_fine_tuned_head_is_named_and_left_out(small, tmp_path, caplog):
   variables = {name: value for name, value in small[0].items() if name.startswith("electra/")}
   variables["task_specific/mnli/logits/kernel"] = np.zeros((128, 3), np.float32)
-  found = tf_checkpoint.read(write(tmp_path, variables))
+  found = formats.read(write(tmp_path, variables))
   assert list(found) == ["discriminator"] and "task_specific/mnli/logits/kernel" in caplog.text
   assert not any("predictions" in name for name in found["discriminator"].tensors)
 
@@ -197,25 +197,25 @@ def test_runs_start_from_released_checkpoints(small, bert):
 
 
 def test_files_that_are_no_checkpoint(small, bert, tmp_path):
-  with pytest.raises(UserError, match="There is no TensorFlow checkpoint"):
-    tf_checkpoint.read(str(tmp_path))
+  with pytest.raises(UserError, match="No published weights"):
+    formats.read(str(tmp_path))
   for name in ("a", "b"):
     (tmp_path / f"{name}.index").write_bytes(b"no table")
   with pytest.raises(UserError, match="several TensorFlow checkpoints"):
-    tf_checkpoint.read(str(tmp_path))
+    formats.read(str(tmp_path))
   (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/where/it/was/made/a"\n')
   with pytest.raises(UserError, match="cannot be read"):
-    tf_checkpoint.read(str(tmp_path))
+    formats.read(str(tmp_path))
   for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
     content = (pathlib.Path(bert[1]) / name).read_bytes()
     (tmp_path / name).write_bytes(content if name.endswith("index") else content[:5000])
   with pytest.raises(UserError, match="cannot be read") as error:
-    tf_checkpoint.read(str(tmp_path / "bert_model.ckpt"))
+    formats.read(str(tmp_path / "bert_model.ckpt"))
   assert "complete" in error.value.allowed
   other = tmp_path / "other"
   other.mkdir()
   with pytest.raises(UserError, match="no model that can be imported"):
-    tf_checkpoint.read(write(other, {"resnet/conv/kernel": np.zeros((3, 3), np.float32)}))
+    formats.read(write(other, {"resnet/conv/kernel": np.zeros((3, 3), np.float32)}))
 
 
 def test_imported_run_answers_as_the_checkpoint_does(small, tmp_path):
@@ -263,7 +263,7 @@ def test_published_sizes_need_exactly_the_parameters_of_transformers(shared, mon
 
   monkeypatch.setattr(tf_checkpoint, "find", lambda path: path)
   monkeypatch.setattr(tf_checkpoint, "_open", lambda prefix: Reader())
-  found = tf_checkpoint.read("released")
+  found = formats.read("released")
   assert {network: {name: value.shape for name, value in one.tensors.items()} for network, one in found.items()
           } == parameters
   assert all(found[network].config[key] == value for network, model in models.items()

@@ -17,7 +17,7 @@ from electra_jax import config as config_lib
 from electra_jax import metrics, sharding
 from electra_jax.data import sentences, tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import hf, hf_config, published
+from electra_jax.exchange import formats, hf, hf_config, published
 from electra_jax.finetuning import pretrained
 from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
@@ -178,7 +178,7 @@ def test_starting_from_a_folder(workdir_of, tmp_path):
   run = pretraining_heads.load(workdir)
   zeros = jax.tree.map(jnp.zeros_like, run.params)
   params, said = published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)
-  assert published.is_published(str(tmp_path / "out")) and not published.is_published(workdir)
+  assert formats.is_published(str(tmp_path / "out")) and not formats.is_published(workdir)
   assert said == f"Starting from the published weights in {tmp_path / 'out'}."
   np.testing.assert_array_equal(params["generator"]["mlm_head"]["dense"]["kernel"],
                                 run.params["generator"]["mlm_head"]["dense"]["kernel"])
