@@ -86,7 +86,8 @@ def family_of(model: dict, heads: set[str], pooler: str = "tanh") -> str:
                       got=f"model.position_offset={model['position_offset']} with "
                       + "a replaced-token head, an embedding projection or a GELU over [CLS]",
                       allowed="RoBERTa's positions without these, or position_offset=0",
-                      fix="export with --format=msgpack, or train with --config.model.position_offset=0")
+                      fix="fine-tune with --config.task.pooler=tanh, or use --format=msgpack" if pooler == "gelu" else
+                      "export with --format=msgpack, or train with --config.model.position_offset=0")
     return "roberta"
   return "electra" if is_electra else "bert"
 

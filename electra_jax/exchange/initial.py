@@ -1,7 +1,7 @@
 """Initial parameters from imported weights: networks and heads that fit; the others start fresh."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -33,8 +33,8 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
 
   An encoder is taken as a whole or not at all, a head if both sides have it. The weights' "encoder" or "discriminator"
   goes to the kept encoder, "generator" to the generator, or, if it is all that the weights have, to the encoder of a
-  run without a generator. Rows after the vocabulary's `num_tokens` are zero: they are no tokens. Tables that the run
-  shares must be equal in both networks.
+  run without a generator. Rows after the vocabulary's `num_tokens` are zero: they are no tokens. Embeddings that the
+  run's networks share are the kept encoder's; `sharing` says whether the generator's are equal.
 
   Args:
     params: {network: ...} as initialised by the objective.
@@ -66,7 +66,6 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
     taken = borrowed | _take(weights[source], {path: shape for path, shape in shapes.items() if path not in borrowed},
                              num_tokens)
     arrays |= {f"{network}/{path}": _padded(path, value, shapes[path], num_tokens) for path, value in taken.items()}
-  _check_shared(weights, sources, flat)
   merged = jax.tree_util.tree_map_with_path(
     lambda path, leaf: arrays.get(sharding.path_name(path), leaf), params)
   return Start(merged, fresh, unused)
@@ -115,27 +114,11 @@ def _shared_encoder(weights: Mapping[str, Weights], source: str, heads: set[str]
           for path, name in rows.items() if _head_of(path) in heads and name in generator}
 
 
-def _tensor_at(path: str, weights: Weights) -> Any:
-  return weights.tensors.get(mapping.their_name(path, weights.config["model_type"]))
-
-
-def _check_shared(weights: Mapping[str, Weights], sources: dict[str, str], flat: Mapping[str, object]) -> None:
-  """Raises if the two networks differ in embeddings that the run's generator takes from the discriminator."""
-  if GENERATOR not in sources or len(sources) < 2:
-    return
-  for path in EMBEDDING_PATHS:
-    first, second = (_tensor_at(path, weights[name]) for name in sources.values())
-    if f"{GENERATOR}/{path}" not in flat and not (first is not None and np.array_equal(first, second)):
-      raise UserError("The two networks of the weights do not share their embeddings, but those of the run do",
-                      got=f"different {path} in discriminator and generator", allowed="equal ones",
-                      fix="set --config.objective.weight_tying=token_embeddings if only the other tables differ, or "
-                      "none, with embeddings of equal sizes")
-
-
 def sharing(weights: Mapping[str, Weights]) -> str:
   """Which embeddings a generator and a discriminator share: the last row of SHARING that holds."""
   def is_equal(path: str) -> bool:
-    tensors = [_tensor_at(path, network) for network in weights.values()]
+    tensors = [network.tensors.get(mapping.their_name(path, network.config["model_type"]))
+               for network in weights.values()]
     return all(np.array_equal(tensors[0], other) for other in tensors[1:])
 
   return "none" if not is_equal(TABLE) else "embeddings" if all(map(is_equal, EMBEDDING_PATHS)) else "token_embeddings"

@@ -282,10 +282,9 @@ def tree(**networks):
   return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def pair_of_weights(shares=True):
+def pair_of_weights():
   discriminator, generator = random_params(ELECTRA, RTD, 1), random_params(GENERATOR, MLM, 2)
-  if shares:
-    generator[initial.TABLE] = discriminator[initial.TABLE]
+  generator[initial.TABLE] = discriminator[initial.TABLE]
   return {"discriminator": hf.Weights(config_of(ELECTRA, "electra"), mapping.to_hf(discriminator, "electra")),
           "generator": hf.Weights(config_of(GENERATOR, "electra"), mapping.to_hf(generator, "electra"))}
 
@@ -303,13 +302,6 @@ def test_pair_with_a_shared_table_and_padding():
   table = start.params["discriminator"]["embeddings"]["token"]["embedding"]
   np.testing.assert_array_equal(table[:50], weights["generator"].tensors["electra.embeddings.word_embeddings.weight"])
   assert table.shape == (64, 24) and not table[50:].any()
-  with pytest.raises(UserError, match="do not share their embeddings"):
-    initial.merge(pair_of_weights(shares=False), params, num_tokens=50)
-  without_any = {path: shape for path, shape in generator.items() if not path.startswith(initial.EMBEDDINGS)}
-  params = tree(discriminator=padded(shapes_of(ELECTRA, RTD)), generator=padded(without_any))
-  with pytest.raises(UserError, match="do not share their embeddings") as error:  # weight_tying=embeddings
-    initial.merge(weights, params, num_tokens=50)
-  assert "embeddings/position/embedding" in error.value.got and "token_embeddings" in error.value.fix
 
 
 def test_what_the_weights_lack_starts_fresh_and_the_rest_is_named():

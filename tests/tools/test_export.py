@@ -165,10 +165,9 @@ def test_unknown_steps_formats_and_networks(workdir_of, tmp_path):
   projected = config.model.to_dict() | {"embedding_size": 32}
   with pytest.raises(UserError, match="No class of transformers computes"):
     hf_config.family_of(projected, {"mlm_head"})
-  without_dense = {"classification_head/output/bias": np.zeros(2, np.float32)}
-  with pytest.raises(UserError, match="No class of transformers has this head") as error:
-    hf.make_weights("electra", projected, without_dense, None)
-  assert "classification_head/dense/kernel" in error.value.got and not os.path.exists(out)
+  with pytest.raises(UserError, match="No class of transformers computes") as error:  # own.py's head on a RoBERTa
+    hf_config.family_of(config.model.to_dict(), {"classification_head"}, pooler="gelu")
+  assert "task.pooler=tanh" in error.value.fix and not os.path.exists(out)
 
 
 def test_starting_from_a_folder(workdir_of, tmp_path):
