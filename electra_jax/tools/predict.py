@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import flags
@@ -49,37 +49,6 @@ Answered = tuple[int, Item, Any]  # line number from 1, question, answer
 CHUNK_LINES = 1024  # lines of --input that are answered together: a few batches, sorted by length
 
 
-def read_questions(path: str, fields: Sequence[str], optional: Sequence[str] = (), lists: Sequence[str] = ()
-                   ) -> Iterator[tuple[int, dict[str, Any]]]:
-  """(line number from 1, {field: text}) of a text file's lines or a table's records; blank lines are skipped.
-
-  A line of text is the only field, so several fields need a table. Fields in `lists` may be lists of texts.
-
-  Raises:
-    UserError: the file is missing or not text, or a record lacks a field.
-  """
-  example = json.dumps({field: ["Some", "text."] if field in lists else "Some text." for field in fields})
-  is_table, allowed = tables.kind_of(path) is not None, f"records like {example} in {', '.join(tables.KINDS)}"
-  if len(fields) > 1 and not is_table:
-    raise UserError("--input is no .jsonl file", got=path, allowed=allowed, fix="check the path")
-  if not os.path.isfile(path):
-    raise UserError("The --input file does not exist", got=path, fix="check the path",
-                    allowed="a .txt file with a sentence a line, or " * (len(fields) == 1) + allowed)
-  if not is_table:
-    yield from ((number, {fields[0]: line}) for number, line in lines.read_lines(path) if line.strip())
-    return
-  for number, values in tables.read(path):
-    item = {field: values.get(field) for field in (*fields, *(field for field in optional if field in values))}
-    for field, value in item.items():
-      parts = value if field in lists and isinstance(value, list) else [value]
-      if not all(isinstance(part, str) for part in parts):
-        what = f"the field {field!r} holds no text" if field in values else f"there is no field {field!r}"
-        raise UserError("A record of --input cannot be used", got=f"{path}:{number}: {what}",
-                        allowed=f"records like {example}" + " (named as in the run's data)" * (len(fields) == 1),
-                        fix="correct the line" + ", or give a .txt file with a sentence a line" * (len(fields) == 1))
-    yield number, item
-
-
 def columns_of(config: ConfigDict, task: QuestionKind) -> dict[str, str]:
   """Field of a question -> its column in --input, which is called as in the data of the run."""
   fields = (*task.fields, *task.optional)
@@ -89,6 +58,41 @@ def columns_of(config: ConfigDict, task: QuestionKind) -> dict[str, str]:
   return dict(zip(fields, fields)) | dict(zip(fields, map(str.strip, columns.split(","))))
 
 
+def read_questions(path: str, task: QuestionKind, columns: Mapping[str, str]) -> Iterator[tuple[int, Item]]:
+  """(line number from 1, question) of each line of a text file or record of a table; blank lines are skipped.
+
+  A line of text is the only field, so several fields need a table.
+
+  Args:
+    columns: field of the question -> column of the table.
+
+  Raises:
+    UserError: the file is missing or not text, or a record lacks a field.
+  """
+  is_table, takes_text = tables.kind_of(path) is not None, len(task.fields) == 1
+  example = {columns[field]: ["Some", "text."] if field in task.lists else "Some text." for field in task.fields}
+  allowed = f"records like {json.dumps(example)} in {', '.join(tables.KINDS)}"
+  if takes_text:
+    allowed = f"a .txt file with a sentence a line, or {allowed}"
+  if not os.path.isfile(path):
+    raise UserError("The --input file does not exist", got=path, allowed=allowed, fix="check the path")
+  if not (is_table or takes_text):
+    raise UserError("--input is no .jsonl file", got=path, allowed=allowed, fix="check the path")
+  if not is_table:
+    yield from ((number, {task.fields[0]: line}) for number, line in lines.read_lines(path) if line.strip())
+    return
+  for number, values in tables.read(path):
+    item = {field: values.get(column) for field, column in columns.items() if field in task.fields or column in values}
+    for field, value in item.items():
+      parts = value if field in task.lists and isinstance(value, list) else [value]
+      if not all(isinstance(part, str) for part in parts):
+        column = columns[field]
+        what = f"the field {column!r} holds no text" if column in values else f"there is no field {column!r}"
+        raise UserError("A record of --input cannot be used", got=f"{path}:{number}: {what}", allowed=allowed,
+                        fix="correct the line; fields are named as in the run's data")
+    yield number, item
+
+
 def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKind, **options) -> Iterator[Answered]:
   """Every question of a file with its answer, in order, with a progress bar; only one chunk is in memory.
 
@@ -96,18 +100,15 @@ def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKi
     UserError: as `read_questions` (for the whole file, before the first answer) and `task.encode`, with the line.
   """
   columns = columns_of(run.config, task)
-  named = [[columns[field] for field in fields] for fields in (task.fields, task.optional, task.lists)]
-  fields_of = {column: field for field, column in columns.items()}
 
   def encoded_questions() -> Iterator[tuple[int, Item, Any]]:
-    for number, item in read_questions(path, *named):
-      item = {fields_of[column]: value for column, value in item.items()}
+    for number, item in read_questions(path, task, columns):
       try:
         yield number, item, task.encode(run, item)
       except UserError as error:
         raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix) from None
 
-  total = sum(1 for _ in read_questions(path, *named))
+  total = sum(1 for _ in read_questions(path, task, columns))
   if not total:
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")

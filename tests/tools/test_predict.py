@@ -214,6 +214,7 @@ def test_with_a_file_no_task_asks_for_arguments(task):
     items_of(TASKS[task], [], pair="It is ignored.")
 
 
+COLUMNS = {"question": "question", "context": "context"}
 QUESTIONS = [("in.jsonl", '{"context": "A cat.", "question": "Who?", "id": 3}\n', 1),
              ("in.csv", 'context,id,question\n\n"A cat.",3,Who?\n', 3),
              ("in.TSV", "question\tcontext\nWho?\tA cat.\n", 2),
@@ -223,14 +224,14 @@ QUESTIONS = [("in.jsonl", '{"context": "A cat.", "question": "Who?", "id": 3}\n'
 @pytest.mark.parametrize("name, content, line", QUESTIONS)
 def test_questions_of_several_fields_come_from_tables(tmp_path, name, content, line):
   (tmp_path / name).write_text(content)
-  assert list(predict.read_questions(str(tmp_path / name), ("question", "context"))) == [
+  assert list(predict.read_questions(str(tmp_path / name), TASKS["question"], COLUMNS)) == [
     (line, {"question": "Who?", "context": "A cat."})]
 
 
 def test_questions_of_several_fields_do_not_come_from_text(tmp_path):
   (tmp_path / "in.txt").write_text("Who?\n")
   with pytest.raises(UserError, match=r"no \.jsonl file"):
-    list(predict.read_questions(str(tmp_path / "in.txt"), ("question", "context")))
+    list(predict.read_questions(str(tmp_path / "in.txt"), TASKS["question"], COLUMNS))
 
 
 @pytest.mark.parametrize("name, content, said", [
@@ -246,5 +247,5 @@ def test_questions_of_several_fields_do_not_come_from_text(tmp_path):
 def test_questions_are_read_strictly(tmp_path, name, content, said):
   (tmp_path / name).write_text(content)
   with pytest.raises(UserError) as caught:
-    list(predict.read_questions(str(tmp_path / name), ("question", "context")))
+    list(predict.read_questions(str(tmp_path / name), TASKS["question"], COLUMNS))
   assert said in caught.value.got
