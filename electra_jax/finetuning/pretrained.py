@@ -23,8 +23,7 @@ from electra_jax.training import checkpoints
 
 ENCODERS = ("discriminator", "encoder")  # names of the kept network in a run's parameters
 MASKED_LM = "mlm_head"  # the only pre-training head that a task continues with (tasks/winograd.py)
-# Model type -> the name elsewhere of the dense layer over [CLS], with which BERT's fine-tuning continues.
-POOLERS = {"bert": "bert.pooler.dense"}
+POOLER = "bert.pooler.dense"  # name elsewhere of the layer over [CLS] with which BERT's fine-tuning continues
 
 
 class PretrainedEncoder(NamedTuple):
@@ -84,11 +83,10 @@ def _load_published(path: str) -> PretrainedEncoder:
   params = published.make_params(encoder, weights[name])
   t, tensors = encoder.transformer, weights[name].tensors
   keys = ("vocab_size", *published.ARCHITECTURE, "initializer_range")
-  dense = POOLERS.get(weights[name].config["model_type"], "")
   pooler = None
-  if f"{dense}.weight" in tensors:
-    pooler = {"kernel": np.asarray(tensors[f"{dense}.weight"], np.float32).T,
-              "bias": np.asarray(tensors[f"{dense}.bias"], np.float32)}
+  if f"{POOLER}.weight" in tensors:
+    pooler = {"kernel": np.asarray(tensors[f"{POOLER}.weight"], np.float32).T,
+              "bias": np.asarray(tensors[f"{POOLER}.bias"], np.float32)}
   return PretrainedEncoder({key: getattr(t, key) for key in keys}, tokenizer, params, pooler)
 
 
@@ -100,30 +98,22 @@ def init_params(rng: Array, transformer: TransformerConfig, head_names: tuple[st
     fresh_layers: how many of the top layers are fresh, too.
 
   Raises:
-    UserError: the pre-trained arrays do not have the model's shapes, a masked LM is needed and missing, or there are
-      fewer layers than `fresh_layers`.
+    UserError: a masked LM is needed and missing, or there are fewer layers than `fresh_layers`.
   """
   if fresh_layers > transformer.num_hidden_layers:
     raise UserError("More layers are to start fresh than the encoder has", got=f"task.fresh_layers={fresh_layers}",
                     allowed=f"0 to {transformer.num_hidden_layers}", fix="lower --config.task.fresh_layers")
   if pretrained is None:
     return {"encoder": _init_parts(rng, transformer, head_names)}
-  shapes = jax.eval_shape(functools.partial(_init_parts, transformer=transformer, head_names=head_names), rng)
-  if MASKED_LM in shapes and MASKED_LM not in pretrained.encoder:
+  if MASKED_LM in head_names and MASKED_LM not in pretrained.encoder:
     raise UserError("The task needs a masked LM, which this encoder lacks",
                     got="an encoder without mlm_head, such as ELECTRA's discriminator",
                     allowed="BERT and RoBERTa with the head of their pre-training",
                     fix="set --config.task.init_from to one, or use --config.task.name=wnli_ranking")
-  encoder = {name: value for name, value in pretrained.encoder.items() if name != MASKED_LM or name in shapes}
-  heads = {name for name in shapes if name.endswith("_head") and name != MASKED_LM}
-  wanted, given = ({path: leaf.shape for path, leaf in sharding.by_path(tree).items()} for tree in (
-    {name: value for name, value in shapes.items() if name not in heads}, encoder))
-  if wanted != given:
-    differing = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-    raise UserError("The pre-trained encoder does not fit this model", got=", ".join(differing[:5]),
-                    allowed="the sizes of task.init_from", fix="leave the sizes in config.model to task.init_from")
+  encoder = {name: value for name, value in pretrained.encoder.items() if name != MASKED_LM or name in head_names}
+  heads = [name for name in head_names if name != MASKED_LM]
   layers = range(transformer.num_hidden_layers - fresh_layers, transformer.num_hidden_layers)
-  fresh = _init_parts(rng, transformer, head_names, (*sorted(heads), *(f"layer_{i:02d}" for i in layers)))
+  fresh = _init_parts(rng, transformer, head_names, (*heads, *(f"layer_{i:02d}" for i in layers)))
   for name in SENTENCE_HEADS:
     if pretrained.pooler is not None and "dense" in fresh.get(name, {}):
       fresh[name]["dense"] = pretrained.pooler

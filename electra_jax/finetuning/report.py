@@ -1,14 +1,15 @@
-"""The table of a fine-tuning: Markdown over the seeds, next to the papers' rows."""
+"""Reports of a fine-tuning: the table over the seeds next to the papers' rows, the curves of the dev scores."""
 
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from electra_jax import plotting
 from electra_jax.tasks import METRICS, glue, race, squad
 from electra_jax.tasks.base import HEADS, Task
-from electra_jax.tasks.scoring import percent
+from electra_jax.tasks.scoring import percent, summarise
 
 
 def results_table(config: ConfigDict, task: Task, runs: Sequence[dict], summary: Mapping[str, Mapping[str, float]],
@@ -35,6 +36,21 @@ def papers_of(name: str, metric: str) -> list[tuple[str, object]]:
   """(model, dev score in percent) from the papers, which print each task's first metric; [] for another metric."""
   return [(model, scores[name]) for papers in (glue.PAPER, squad.PAPER, race.PAPER)
           for model, scores in papers.items() if name in scores and metric == METRICS[name][0]]
+
+
+def draw_curves(axes: Any, runs: Sequence[dict], metric: str, title: str) -> None:
+  """Draws the dev scores on matplotlib axes: one line a seed, and their median."""
+  values: dict[int, list[float]] = {}
+  for run in runs:
+    steps, scores = [p["step"] for p in run["curve"]], [p[metric] for p in run["curve"]]
+    axes.plot(steps, scores, color="#999999", linewidth=0.8, marker=".")
+    for step, score in zip(steps, scores):
+      values.setdefault(step, []).append(score)
+  steps = sorted(values)
+  medians = [summarise(values[step])["median"] for step in steps]
+  axes.plot(steps, medians, color=plotting.COLOURS[0], linewidth=2, marker="o", label="median of the seeds")
+  axes.set(title=title, xlabel="updates", ylabel=f"{metric} on dev")
+  plotting.finish(axes)
 
 
 def next_steps(task: Task, workdir: str) -> str:

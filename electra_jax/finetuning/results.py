@@ -19,7 +19,7 @@ from electra_jax import files, plotting
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
 from electra_jax.files import read_json, write_json
-from electra_jax.finetuning import ensembles, pictures, report, submissions
+from electra_jax.finetuning import ensembles, report, submissions
 from electra_jax.tasks import baselines, labels, scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.training import checkpoints
@@ -203,7 +203,7 @@ def conclude(config: ConfigDict, task: Task, workdir: str, say: Callable[[str], 
                                                      "init_from": config.task.init_from, "runs": runs})
   say(text)
   figure = plotting.new(6.5, 4.0)
-  pictures.draw(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
+  report.draw_curves(figure.add_subplot(), runs, task.metric, f"{task.name}, {len(runs)} seeds")
   plotting.save(figure, os.path.join(workdir, "curves.png"))
   with_tests = config.task.write_test_predictions
   if not members:

@@ -1,10 +1,9 @@
 """Baselines of a classification: one constant answer, and word counts with a logistic regression (scikit-learn)."""
 
 import random
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from electra_jax.tasks import scoring
 from electra_jax.tasks.base import Example, Task
@@ -44,11 +43,8 @@ def by_words(task: Task, train: Sequence[Example], texts: Sequence[tuple[str, ..
     labels = [example.label for example in train]
     return list(model.fit(rows, labels).predict(asked)) if len(set(labels)) > 1 else labels[:1] * len(texts)
   (wanted,) = scoring.indicators([example.label for example in train], names=task.label_names)
-  varied = np.flatnonzero(wanted.min(0) < wanted.max(0))  # a label that all or none have cannot be learnt
-  predicted = np.tile(wanted.min(0), (len(texts), 1))
-  if len(varied):
-    fitted = OneVsRestClassifier(model).fit(rows, wanted[:, varied])
-    predicted[:, varied] = fitted.predict(asked).reshape(len(texts), -1)
+  with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a label that all or none have
+    predicted = OneVsRestClassifier(model).fit(rows, wanted).predict(asked)
   return [tuple(name for name, is_true in zip(task.label_names, row) if is_true) for row in predicted]
 
 

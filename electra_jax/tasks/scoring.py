@@ -3,6 +3,7 @@
 A NaN prediction makes its metric NaN; NaN is never the best of several, and a median counts it as the worst.
 """
 
+import functools
 import math
 import re
 import statistics
@@ -59,22 +60,12 @@ def matthews(predictions: Sequence[str], labels: Sequence[str]) -> float:
   return float(metrics.matthews_corrcoef(labels, predictions))
 
 
-def pearson(predictions: Sequence[float], labels: Sequence[float]) -> float:
-  """Linear correlation; 0 for constant predictions, for which it is undefined."""
+def correlation(kind: str, predictions: Sequence[float], labels: Sequence[float]) -> float:
+  """Linear (`pearsonr`) or rank correlation (`spearmanr`); 0 for constant predictions, for which it is undefined."""
   from scipy import stats
-  return _correlation(stats.pearsonr, predictions, labels)
-
-
-def spearman(predictions: Sequence[float], labels: Sequence[float]) -> float:
-  """Rank correlation; 0 for constant predictions."""
-  from scipy import stats
-  return _correlation(stats.spearmanr, predictions, labels)
-
-
-def _correlation(function: Callable, predictions, labels) -> float:
   if len(set(predictions)) < 2 or len(set(labels)) < 2:
     return 0.0
-  return float(function(predictions, labels).statistic)
+  return float(getattr(stats, kind)(predictions, labels).statistic)
 
 
 def entity_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]],
@@ -141,7 +132,8 @@ def tag_accuracy(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence
 
 
 METRICS: dict[str, Callable[..., float]] = {
-  "accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews, "pearson": pearson, "spearman": spearman,
+  "accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews,
+  "pearson": functools.partial(correlation, "pearsonr"), "spearman": functools.partial(correlation, "spearmanr"),
   "entity_f1": entity_f1, "tag_accuracy": tag_accuracy,
 }
 WITH_NAMES = ("f1", "micro_f1", "entity_f1")  # also take all labels or tags of the data set

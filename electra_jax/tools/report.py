@@ -14,8 +14,8 @@ from electra_jax import config as config_lib
 from electra_jax import files, flops, metrics, recipes
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
-from electra_jax.finetuning import pictures, results
 from electra_jax.finetuning import report as finetuning_report
+from electra_jax.finetuning import results
 from electra_jax.tasks import glue, scoring
 from electra_jax.tasks.scoring import percent
 from electra_jax.tools import flops_report, plot_run, report_page, report_samples, summary
@@ -151,7 +151,7 @@ def curves(facts: Facts) -> str:
       return ""  # the section on results says so
     title = f"{facts.config.task.name}, {len(facts.seeds)} seeds"
     return report_page.cards([report_page.svg(
-      lambda axes: pictures.draw(axes, facts.seeds, facts.seeds[0]["metric"], title))])
+      lambda axes: finetuning_report.draw_curves(axes, facts.seeds, facts.seeds[0]["metric"], title))])
   runs = {os.path.basename(os.path.abspath(facts.workdir)): facts.rows}
   panels = plot_run.panels_of(runs)
   if not panels:
