@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.numpy
 from absl import logging
 
+from electra_jax import files
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError, listed, named
 from electra_jax.exchange import hf_config, mapping, torch_files
@@ -263,9 +264,7 @@ def make_weights(family: str, model: dict, params: dict[str, np.ndarray], tokeni
 
 def write_network(folder: str, weights: Weights) -> None:
   """Writes config.json and model.safetensors, float32, to an existing folder; raises OSError if the disk refuses."""
-  with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-    json.dump(weights.config, file, indent=2, sort_keys=True)
-    file.write("\n")
+  files.write_json(os.path.join(folder, "config.json"), weights.config)
   # The format "pt" tells transformers that kernels are [out, in].
   tensors = {name: np.ascontiguousarray(value, np.float32) for name, value in weights.tensors.items()}
   try:

@@ -1,7 +1,7 @@
 """Initial parameters from imported weights: networks and heads that fit; the others start fresh."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -117,8 +117,8 @@ def _shared_encoder(weights: Mapping[str, Weights], source: str, heads: set[str]
 def sharing(weights: Mapping[str, Weights]) -> str:
   """Which embeddings a generator and a discriminator share: the last row of SHARING that holds."""
   def is_equal(path: str) -> bool:
-    tensors = [network.tensors.get(mapping.their_name(path, network.config["model_type"]))
-               for network in weights.values()]
+    tensors: list[Any] = [network.tensors.get(mapping.their_name(path, network.config["model_type"]))
+                          for network in weights.values()]
     return all(np.array_equal(tensors[0], other) for other in tensors[1:])
 
   return "none" if not is_equal(TABLE) else "embeddings" if all(map(is_equal, EMBEDDING_PATHS)) else "token_embeddings"

@@ -1,9 +1,9 @@
 """ONNX files of exported networks, made by torch's exporter: model.onnx next to the weights."""
 
-import json
 import os
 
 from electra_jax.errors import UserError
+from electra_jax.files import read_json
 
 FILE_NAME = "model.onnx"
 
@@ -25,14 +25,11 @@ def write(folder: str) -> None:
   Its inputs are the tokenizer's, int64 [batch, length] (for multiple choice [batch, choices, length]), and its outputs
   those of transformers' class; the inputs' axes may have any size.
   """
-  check_installed()
   import torch
   import transformers
 
-  with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-    (architecture,) = json.load(file)["architectures"]
-  with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as file:
-    names = json.load(file)["model_input_names"]
+  (architecture,) = read_json(os.path.join(folder, "config.json"))["architectures"]
+  names = read_json(os.path.join(folder, "tokenizer_config.json"))["model_input_names"]
   # Plain arithmetic, as torch's fused attention becomes a larger graph that is no faster.
   model = getattr(transformers, architecture).from_pretrained(folder, attn_implementation="eager").eval()
   axes = ("batch", "choices", "length") if architecture.endswith("ForMultipleChoice") else ("batch", "length")

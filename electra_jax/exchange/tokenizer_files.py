@@ -5,7 +5,6 @@ Special tokens are registered, so that "[MASK]" in a text is the mask, as transf
 a corpus.
 """
 
-import json
 import os
 
 from tokenizers import AddedToken, processors
@@ -13,6 +12,7 @@ from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
+from electra_jax.files import write_json
 from electra_jax.tasks.features import num_separators
 
 
@@ -34,16 +34,16 @@ def write(folder: str, tokenizer: Tokenizer, *, max_tokens: int, has_token_types
   roles = special_tokens(tokenizer)
   mask = library.get_added_tokens_decoder().get(tokenizer.mask_id, AddedToken(roles["mask_token"], special=True))
   inputs = ["input_ids", *(["token_type_ids"] if has_token_types else []), "attention_mask"]
-  _dump(folder, "tokenizer_config.json", roles | {
+  write_json(os.path.join(folder, "tokenizer_config.json"), roles | {
     "mask_token": {"__type": "AddedToken", **mask.__getstate__()}, "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": max_tokens,
     "model_input_names": inputs, "clean_up_tokenization_spaces": False, "do_lower_case": tokenizer.lowercase})
-  _dump(folder, "special_tokens_map.json", roles)
+  write_json(os.path.join(folder, "special_tokens_map.json"), roles)
   # With the defining files and our facts next to them, importing the folder gives this very tokenizer.
   for name, content in tokenizer.files.items():
     with open(os.path.join(folder, name), "wb") as file:
       file.write(content)
-  _dump(folder, "tokenizer_facts.json", tokenizer.facts())
+  write_json(os.path.join(folder, "tokenizer_facts.json"), tokenizer.facts())
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -64,9 +64,3 @@ def make_library(tokenizer: Tokenizer, has_token_types: bool = True) -> Library:
     single=f"{cls} $A {sep}", pair=f"{cls} $A {between} $B:{second} {sep}:{second}",
     special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)])
   return library
-
-
-def _dump(folder: str, name: str, content: dict) -> None:
-  with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-    json.dump(content, file, indent=2, ensure_ascii=False)
-    file.write("\n")

@@ -1,6 +1,5 @@
 """Networks of a checkpoint as transformers stores them, with their heads and labels."""
 
-import json
 import os
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import hf, hf_config, mapping, model_card
 from electra_jax.exchange.initial import EMBEDDINGS, GENERATOR
 from electra_jax.exchange.mapping import Weights
+from electra_jax.files import read_json
 from electra_jax.models.bert import SENTENCE_HEADS
 from electra_jax.tasks.base import HEADS
 
@@ -86,8 +86,7 @@ def fine_tuning_of(source: ExportedRun) -> tuple[str, list[str], bool]:
   """(activation of the export's layer over [CLS], names of the labels, whether several can be true together)."""
   if not source.config.task.name:
     return "tanh", [], False
-  with open(os.path.join(source.workdir, "labels.json"), encoding="utf-8") as file:
-    labels = json.load(file)
+  labels = read_json(os.path.join(source.workdir, "labels.json"))
   reads_cls = HEADS[labels["head"]][0][0] in SENTENCE_HEADS
   # A linear head becomes two layers with a GELU between them; without a head over [CLS] nothing depends on this.
   pooler = {"none": "gelu"}.get(source.config.task.pooler, source.config.task.pooler) if reads_cls else "tanh"
