@@ -50,12 +50,6 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   return metrics.summarise(metrics.add_pairs(pairs))
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
-  flags.declare_key_flag("workdir")
-  flags.DEFINE_integer("examples", 256, "Held-out examples.", lower_bound=1)
-
-
 def main(argv: list[str]) -> None:
   """Prints the metrics."""
   del argv
@@ -66,6 +60,7 @@ def main(argv: list[str]) -> None:
     print(f"{name} {value:.4f}")
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.declare_key_flag("workdir")
+  flags.DEFINE_integer("examples", 256, "Held-out examples.", lower_bound=1)
   main_lib.run(main, USAGE)

@@ -180,12 +180,6 @@ def average(paths: list[str]) -> str:
 COMMANDS: dict[str, Callable[[list[str]], str]] = {"show": show, "compare": compare, "average": average}
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
-  flags.DEFINE_integer("last", 2, "average: how many of the newest checkpoints.", lower_bound=2)
-  flags.DEFINE_string("out", None, "average: the new workdir.")
-
-
 def main(argv: list[str]) -> None:
   """Runs the command and prints what it returns."""
   if len(argv) < 3 or argv[1] not in COMMANDS:
@@ -196,6 +190,7 @@ def main(argv: list[str]) -> None:
   print(COMMANDS[argv[1]](argv[2:]))
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.DEFINE_integer("last", 2, "average: how many of the newest checkpoints.", lower_bound=2)
+  flags.DEFINE_string("out", None, "average: the new workdir.")
   main_lib.run(main, USAGE, takes_arguments=True)

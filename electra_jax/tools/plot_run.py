@@ -125,11 +125,6 @@ def _key(axes, curves, runs: Mapping[str, list[dict]]) -> list:
                            linewidth=1.2, label=label) for label, line in kinds if len(kinds) > 1]
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
-  flags.DEFINE_string("out", "", "The picture; by default curves.png in the first WORKDIR.")
-
-
 def main(argv: list[str]) -> None:
   """Entry point."""
   if len(argv) < 2:
@@ -138,6 +133,6 @@ def main(argv: list[str]) -> None:
   print(plot_runs(argv[1:], FLAGS.out or os.path.join(argv[1], "curves.png")))
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.DEFINE_string("out", "", "The picture; by default curves.png in the first WORKDIR.")
   main_lib.run(main, USAGE, takes_arguments=True)

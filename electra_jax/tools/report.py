@@ -299,13 +299,8 @@ def main(argv: list[str]) -> None:
   print(write(argv[1], FLAGS.out or os.path.join(argv[1], "report.html"), FLAGS.samples))
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
   flags.DEFINE_string("out", "", "The page; by default WORKDIR/report.html.")
   flags.DEFINE_integer("samples", 6, "Held-out texts for samples of what the model says; 0: none, which is quicker.",
                        lower_bound=0)
-
-
-if __name__ == "__main__":
-  define_flags()
   main_lib.run(main, USAGE, takes_arguments=True)
