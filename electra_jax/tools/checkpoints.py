@@ -15,7 +15,6 @@ from electra_jax import config as config_lib
 from electra_jax import files, sharding
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats
 from electra_jax.training import checkpoints
 
 FLAGS = flags.FLAGS
@@ -28,17 +27,16 @@ USAGE = """Looks into checkpoints, compares two, or averages the last ones of a 
   ... of one run:          python -m electra_jax.tools.checkpoints compare runs/base/checkpoints/{5000,10000}
   Average the last five:   python -m electra_jax.tools.checkpoints average runs/base --last=5 --out=runs/base_average
 
-A run's folder stands for its newest checkpoint; other code bases' published weights can be shown and compared, too. The
-average is a workdir of its own, without an optimizer's state: read it with tools/predict and tools/export, or start
-from it with --config.checkpoint.init_from."""
+A run's folder stands for its newest checkpoint. The average is a workdir of its own, without an optimizer's state: read
+it with tools/predict and tools/export, or start from it with --config.checkpoint.init_from."""
 
 
 class Saved(NamedTuple):
   """The parameters of one checkpoint, on the host."""
 
   name: str  # for the output
-  config: dict  # of the run; for published weights {network: config.json}
-  params: dict[str, np.ndarray]  # path -> array; for published weights the path is NETWORK/NAME, Hugging Face's name
+  config: dict  # of the run
+  params: dict[str, np.ndarray]  # path -> array
 
 
 def locate(path: str) -> tuple[str, int | None]:
@@ -52,16 +50,11 @@ def locate(path: str) -> tuple[str, int | None]:
 
 
 def load(path: str) -> Saved:
-  """Reads the parameters of a run's checkpoint, or published weights in any of `exchange.formats`.
+  """Reads the parameters of a run's checkpoint.
 
   Raises:
     UserError: there are none, or they are damaged.
   """
-  if formats.is_published(path):
-    networks = formats.read(path)
-    return Saved(path, {name: weights.config for name, weights in networks.items()},
-                 {f"{network}/{name}": tensor for network, weights in networks.items()
-                  for name, tensor in weights.tensors.items()})
   workdir, step = locate(path)
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
