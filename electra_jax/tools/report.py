@@ -223,17 +223,10 @@ def hardware(facts: Facts) -> str:
 
 
 def operations(facts: Facts) -> str:
-  """Floating-point operations in both conventions."""
-  config = facts.config
+  """Floating-point operations of a pre-training in both conventions."""
   if facts.is_fine_tuning:
-    terms = flops.model_flops(config).terms
-    encoder = sum(value for name, value in terms.items() if flops_report.component(name) != "heads")
-    total = encoder * config.train.num_steps * config.task.num_seeds
-    return table(("", ""), [
-      ("an update of one seed, at most", f"{encoder:.2e}"), ("updates of a seed", f"{config.train.num_steps:,}"),
-      (f"all {config.task.num_seeds} seeds, at most", f"{total:.2e}")],
-      "Matrix products of the encoder, 3 x forward, every text of task.max_length tokens.")
-  done = progress_of(facts)[0]
+    return ""
+  config, done = facts.config, progress_of(facts)[0]
   lines = [(name, count.convention, f"{count.per_step:.2e}", f"{done * count.per_step:.2e}", f"{count.per_run:.2e}")
            for name, count in (("paper", flops.paper_flops(config)), ("model", flops.model_flops(config)))]
   return table(("count", "convention", "a step", "until now", "the whole run"), lines)
