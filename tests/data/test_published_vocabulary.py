@@ -221,7 +221,6 @@ REFUSED = {
   "added tokens next to SentencePiece": ({"spiece.model": albert()["spiece.model"], "added_tokens.json": {"[X]": 300}},
                                         "tokenizer_class=None"),
   "a byte order mark": (lower() | {"vocab.txt": "\ufeff" + "\n".join(WORDS)}, "byte order mark"),
-  "UTF-16": (lower() | {"vocab.txt": "\n".join(WORDS).encode("utf-16")}, "byte order mark"),
   "whole words alone": (BERT | {"tokenizer_config.json": FAST, "tokenizer.json": Tokenizer(
     models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).to_str()}, "of type WordLevel"),
 }

@@ -53,7 +53,6 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
   if source["left_out"]:
     print(f"Hidden files and folders are left out: {listed(source['left_out'], most=5)}", flush=True)
   with writing.partial_folder(directory) as partial:
-    is_kept = False
     try:
       manifest = _write_splits(config_data, tokenizer, partial, seed, job, source)
       path = os.path.join(partial, MANIFEST)
@@ -61,14 +60,10 @@ def prepare(config_data: ConfigDict, tokenizer: Tokenizer, directory: str, seed:
         json.dump(manifest, file, indent=2)
       journal.remove(partial)
       writing.move_into_place(partial, directory)
-    except writing.DiskError:
+    except BaseException as error:
+      if isinstance(error, writing.DiskError) or not os.path.exists(journal.path_in(partial)):
+        shutil.rmtree(partial, ignore_errors=True)  # else the same command resumes from there
       raise
-    except BaseException:
-      is_kept = os.path.exists(journal.path_in(partial))  # the same command resumes from there
-      raise
-    finally:
-      if not is_kept:
-        shutil.rmtree(partial, ignore_errors=True)
   if warning := manifest_lib.unknown_warning(manifest):
     print(warning, flush=True)
   return manifest

@@ -73,11 +73,9 @@ class ShardedExamples:
     blocks = np.concatenate([start, start + self._row_bytes - 1]) // writing.CHECK_BYTES
     blocks += np.tile(shard_of * self._blocks_per_shard, 2)
     for block in np.unique(blocks[~self._is_sound[blocks]]).tolist():
-      self._check_block(*divmod(block, self._blocks_per_shard))
-
-  def _check_block(self, number: int, block: int) -> None:
-    _check(self._shards[number], block)
-    self._is_sound[number * self._blocks_per_shard + block] = True
+      number, block_of_shard = divmod(block, self._blocks_per_shard)
+      _check(self._shards[number], block_of_shard)
+      self._is_sound[block] = True
 
   def __len__(self) -> int:
     return self._length
@@ -144,9 +142,9 @@ class ShardedExamples:
   def _shard(self, number: int) -> np.ndarray:
     rows = self._rows[number]
     if rows is None:
-      self._check_block(number, 0)  # the header
-      # A plain array over the map: memmap's own indexing is several times slower.
-      rows = self._rows[number] = np.asarray(np.load(self._shards[number]["path"], mmap_mode="r"))
+      shape = self._shards[number]["examples"], self._columns + self.sequence_length
+      mapped = np.memmap(self._shards[number]["path"], self._dtype, "r", int(self._headers[number]), shape)
+      rows = self._rows[number] = np.asarray(mapped)  # memmap's own indexing is several times slower
     return rows
 
 

@@ -18,7 +18,7 @@ import itertools
 import os
 import re
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 STANDARD_LIBRARY = ""  # in `PACKAGES`: the modules of Python itself
 
@@ -53,10 +53,10 @@ def _shared() -> Iterator[list[str]]:
   return itertools.tee(make_documents(PACKAGES), 1)[0]  # never advanced, so that its copies begin at the beginning
 
 
-def make_documents(packages: Iterable[str], topics: bool = True) -> Iterator[list[str]]:
-  """Documents from the docstrings of some packages, and from the language reference if `topics`."""
+def make_documents(packages: Sequence[str]) -> Iterator[list[str]]:
+  """Documents from the docstrings of some packages; those of Python itself include the language reference."""
   sources: dict[str, str | None] = {name: path for package in packages for name, path in _modules(package)}
-  if topics:
+  if STANDARD_LIBRARY in packages:
     sources |= {f"topic {name}": None for name in _topics()}
   seen: set[int] = set()
   for name in sorted(sources, key=_digest):

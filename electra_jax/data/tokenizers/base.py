@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -114,16 +115,10 @@ class Tokenizer(ABC):
 
   def decode(self, ids: Iterable[int]) -> str:
     """Readable text; special tokens appear by name, set off by spaces."""
-    parts, run = [], []
-    for i in [*map(int, ids), None]:
-      if i is not None and i not in self._special:
-        run.append(i)
-        continue
-      if run:
-        parts.append(self._decode_ordinary(run))
-        run = []
-      if i is not None:
-        parts.append(self.tokens([i])[0])
+    parts = []
+    for is_special, group in itertools.groupby(map(int, ids), key=self._special.__contains__):
+      run = list(group)
+      parts += self.tokens(run) if is_special else [self._decode_ordinary(run)]
     return " ".join(part.strip() for part in parts) if len(parts) > 1 else "".join(parts)
 
   @abstractmethod

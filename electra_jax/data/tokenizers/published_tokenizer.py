@@ -1,6 +1,5 @@
 """A published tokenizer with settings of its own: the `tokenizers` library's object as tokenizer.json describes it."""
 
-import functools
 import json
 from collections.abc import Iterator, Mapping
 
@@ -65,24 +64,19 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
     content = json.loads(self.files[FILE])
     self._roles, self.kind = content["roles"], kind_of(content["tokenizer"]) or self.kind
     self.prefix = content["tokenizer"]["model"].get("continuing_subword_prefix") or "##"
-    self._reader = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
+    self.reader = tokenizers.Tokenizer.from_str(json.dumps(content["tokenizer"]))
     self._library = tokenizers.Tokenizer.from_str(json.dumps(_without_special_tokens(content["tokenizer"])))
     self._library.encode_special_tokens = True  # the names of those left are plain text
     if self.kind == "byte_bpe":  # character ranges without the space in front
-      self._reader.post_processor = processors.ByteLevel(trim_offsets=True)
+      self.reader.post_processor = processors.ByteLevel(trim_offsets=True)
     normalizer = self._library.normalizer
     self.lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
-    self._entries = kinds.entries_of(self._reader)
-    self._never_text = {i for i, token in self._reader.get_added_tokens_decoder().items() if token.special}
+    self._entries = kinds.entries_of(self.reader)
+    self._never_text = {i for i, token in self.reader.get_added_tokens_decoder().items() if token.special}
     return self._entries
 
-  @functools.cached_property
-  def reader(self) -> tokenizers.Tokenizer:
-    """See `LibraryTokenizer`."""
-    return self._reader
-
   def encode(self, text: str) -> list[int]:
-    return self._reader.encode(text, add_special_tokens=False).ids
+    return self.reader.encode(text, add_special_tokens=False).ids
 
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)]
@@ -98,7 +92,7 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
     entry = self._entries[token_id]
     if self.kind == "wordpiece":
       return entry.startswith(self.prefix)
-    return kinds.goes_on_from_bytes(entry, self._reader.decode([token_id])) if self.kind == "byte_bpe" else (
+    return kinds.goes_on_from_bytes(entry, self.reader.decode([token_id])) if self.kind == "byte_bpe" else (
       kinds.goes_on_from_piece(entry))
 
   def _is_filler(self, token_id: int, token: str) -> bool:

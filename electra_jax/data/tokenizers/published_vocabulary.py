@@ -3,6 +3,7 @@
 import codecs
 import json
 import os
+import pathlib
 from typing import Any
 
 import tokenizers
@@ -71,17 +72,8 @@ def _our_name(name: str) -> str:
 
 
 def _read(path: str) -> bytes:
-  """The bytes of a file without the byte order mark that some editors put in front.
-
-  Raises:
-    UserError: it is in UTF-16.
-  """
-  with open(path, "rb") as file:
-    content = file.read()
-  if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not path.endswith(".model"):
-    raise UserError("A vocabulary is written in UTF-16", got=f"{path} begins with its byte order mark",
-                    allowed="UTF-8", fix=f"iconv -f UTF-16 -t UTF-8 {path} > NEW")
-  return content.removeprefix(codecs.BOM_UTF8)
+  """The bytes of a file without the byte order mark that some editors put in front."""
+  return pathlib.Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
 
 
 def _lowercase(entries: list[str], lowercase: bool | None, where: str) -> bool:

@@ -28,24 +28,19 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
                         model_type: str = "unigram") -> dict[str, bytes]:
   """A unigram model, or with "bpe" one of merges; byte fallback; NFKC, with case folding if lowercase.
 
+  Holds the texts (at most `training_bytes`) in memory, as `train_wordpiece` does.
+
   Raises:
     UserError: the vocabulary is too small for the characters of the texts, or the texts are too few.
   """
   pad, unk, *control = kinds.SentencePiece.special_tokens
   ascii_characters = string.digits + string.punctuation + string.ascii_letters
-  model, faults = io.BytesIO(), []
-
-  def guarded() -> Iterator[str]:  # SentencePiece turns whatever is raised here into a RuntimeError
-    try:
-      yield from texts
-    except Exception as error:
-      faults.append(error)
-      raise
-
+  corpus = list(texts)  # so that a fault of the text does not become SentencePiece's RuntimeError
+  model = io.BytesIO()
   sentencepiece.set_random_generator_seed(seed)
   try:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=guarded(), model_writer=model, model_type=model_type, vocab_size=vocab_size,
+      sentence_iterator=iter(corpus), model_writer=model, model_type=model_type, vocab_size=vocab_size,
       hard_vocab_limit=False, byte_fallback=True,
       normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc", pad_id=0, pad_piece=pad,
       unk_id=1, unk_piece=unk, bos_id=-1, eos_id=-1, control_symbols=",".join(control),
@@ -53,8 +48,6 @@ def train_sentencepiece(texts: Iterator[str], vocab_size: int, lowercase: bool, 
       max_sentence_length=1 << 24,  # bytes; the default silently drops paragraphs over 4192
       num_threads=SENTENCEPIECE_THREADS, minloglevel=2)
   except RuntimeError as error:
-    if faults:
-      raise faults[0] from None
     raise UserError("SentencePiece cannot learn a vocabulary from this text", got=str(error),
                     allowed="261 entries (5 special tokens, 256 bytes), one for each ASCII character and one for each "
                             "other character of the text; enough text",
@@ -85,7 +78,7 @@ def train_wordpiece(texts: Iterator[str], vocab_size: int, lowercase: bool, seed
   library.train_from_iterator(corpus, trainers.WordPieceTrainer(
     vocab_size=vocab_size, min_frequency=2, special_tokens=[*kinds.WordPiece.special_tokens, *inner],
     initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False))
-  return {"vocab.txt": "".join(token + "\n" for token in _by_id(library)).encode("utf-8")}
+  return {"vocab.txt": "".join(token + "\n" for token in kinds.entries_of(library)).encode("utf-8")}
 
 
 def _alphabet(texts: list[str], library: tokenizers.Tokenizer, room: int) -> tuple[list[str], list[str]]:
@@ -134,7 +127,7 @@ def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed:
   library.train_from_iterator(texts, trainers.BpeTrainer(
     vocab_size=vocab_size - 1, min_frequency=2, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
     initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
-  vocab = {token: i for i, token in enumerate([*_by_id(library), "<mask>"])}
+  vocab = {token: i for i, token in enumerate([*kinds.entries_of(library), "<mask>"])}
   merges = json.loads(library.to_str())["model"]["merges"]
   return {"vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),
           "merges.txt": merges_text(merges).encode("utf-8")}
@@ -144,7 +137,3 @@ def merges_text(merges: list) -> str:
   """merges.txt from the merges of a tokenizer.json, "a b" in its older form and ["a", "b"] in its newer one."""
   lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
   return "\n".join(["#version: 0.2", *lines]) + "\n"
-
-
-def _by_id(library: tokenizers.Tokenizer) -> list[str]:
-  return [token for token, _ in sorted(library.get_vocab().items(), key=lambda entry: entry[1])]
