@@ -19,6 +19,7 @@ import pytest
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs.finetune import glue as glue_recipe
+from docs import publish
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics, pretrain, recipes
 from electra_jax.errors import Interrupted, UserError
@@ -26,7 +27,7 @@ from electra_jax.finetuning import results
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools import appendix_e
 from electra_jax.tools.experiments import __main__ as command
-from electra_jax.tools.experiments import finetuning, pages, probe, processes, records, report, rows, runs
+from electra_jax.tools.experiments import finetuning, probe, processes, records, report, rows, runs
 from electra_jax.tools.experiments import results as figures
 from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
@@ -194,10 +195,9 @@ def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, argume
   assert said in caught.value.fix
 
 
-def test_a_folder_without_experiments_is_not_published(tmp_path, monkeypatch):
-  use_flags(monkeypatch, tmp_path, out=str(tmp_path / "misspelt"), results=str(tmp_path))
+def test_a_folder_without_experiments_is_not_published(tmp_path):
   with pytest.raises(UserError, match="no experiments to publish"):
-    command.publish([])
+    publish.publish(str(tmp_path / "misspelt"), str(tmp_path))
   assert not (tmp_path / "misspelt").exists()
 
 
@@ -405,7 +405,7 @@ def test_one_line_for_each_difference(tmp_path):
     for row, score in zip(plan(name, tmp_path / name), scores):
       finish(row, score, 3.0)
       found += figures.rows_of(rows.tables()[name], row, "cmd", Tuning())
-  lines = pages.claims(found).splitlines()
+  lines = publish.claims(found).splitlines()
   assert lines[2].startswith("| [small-vs-bert](small-vs-bert.md): ELECTRA-Small is ahead of BERT-Small")
   assert "| BERT-Small − ELECTRA-Small, GLUE | -4.3 | -10.0 ± 1.4 |" in lines[2] and lines[2].endswith("| confirmed |")
   expected = [("-20.0", "confirmed"), ("+0.0", "within noise"), ("+20.0", "budget too small")]
@@ -499,24 +499,23 @@ def test_new_figures_replace_those_of_the_same_models(tmp_path):
   old = [{"claim": "table3", "model": "BERT", "metric": "glue/rte", "value": 1.0},
          {"claim": "small-vs-bert", "model": "BERT-Small", "metric": "glue/rte", "value": 2.0}]
   new = [{"claim": "table3", "model": "BERT", "metric": "glue/cola", "value": 3.0}]
-  assert [one["value"] for one in figures.merge(old, new)] == [2.0, 3.0]
+  assert [one["value"] for one in publish.merge(old, new)] == [2.0, 3.0]
   path = str(tmp_path / "docs/evidence.json")
   figures.save(path, new)
   assert figures.load(path) == new and figures.load(str(tmp_path / "none.json")) == []
 
 
-def test_a_picture_is_not_replaced_by_one_of_fewer_models(tmp_path, monkeypatch, capsys):
-  use_flags(monkeypatch, tmp_path)
+def test_a_picture_is_not_replaced_by_one_of_fewer_models(tmp_path, capsys):
   table = record("small-vs-bert", tmp_path)
   electra, bert = plan("small-vs-bert", tmp_path)
   picture = tmp_path / "small-vs-bert.png"
   finish(electra, 0.5, 3.0)
-  command.draw(table, str(picture))  # there was none
+  publish.draw(table, str(tmp_path), str(picture))  # there was none
   picture.write_bytes(b"of both")
-  command.draw(table, str(picture))
+  publish.draw(table, str(tmp_path), str(picture))
   assert picture.read_bytes() == b"of both" and "no runs of BERT-Small" in capsys.readouterr().out
   finish(bert, 0.5, 3.0)
-  command.draw(table, str(picture))
+  publish.draw(table, str(tmp_path), str(picture))
   assert picture.stat().st_size > 10_000
 
 
@@ -572,9 +571,9 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
 
 
 def test_the_pages_show_the_figures_that_are_here():
-  """If this fails: python -m electra_jax.tools.experiments publish"""
+  """If this fails: python -m docs.publish"""
   folder = ROOT / "docs/results"
-  texts = pages.pages(figures.load(str(folder / "evidence.json")), str(folder))
+  texts = publish.pages(figures.load(str(folder / "evidence.json")), str(folder))
   assert len(texts) > 9 and texts == {name: (folder / name).read_text() for name in texts}
 
 
@@ -588,21 +587,21 @@ def test_verdicts_count_the_chance_of_pretraining():
   figures_of = [row("ELECTRA", 60.0), row("BERT", 58.0)]
   several = [row("Replace MLM", 50.0, spread=2.0, pretrainings=3),
              row("Replace MLM", 45.0, spread=3.0, pretrainings=3, train_flops=2e15)]
-  chance = pages.chance_of_pretraining(several, 1e17)
+  chance = publish.chance_of_pretraining(several, 1e17)
   assert chance == {"glue/average": 2.0}
-  assert [pages.chance_of_pretraining(several, budget) for budget in (4e15, 1e15)] == [{"glue/average": 3.0}] * 2
+  assert [publish.chance_of_pretraining(several, budget) for budget in (4e15, 1e15)] == [{"glue/average": 3.0}] * 2
   (alone,), (counted,) = report.compare(of, figures_of), report.compare(of, figures_of, chance)
-  assert [pages.verdict(of, one) for one in (alone, counted)] == ["confirmed", "within noise"]
-  assert pages.verdict(of, counted._replace(ours=6.0)) == "opposite"
-  assert pages.verdict(of._replace(too_small=("BERT",)), counted._replace(ours=6.0)) == "budget too small"
+  assert [publish.verdict(of, one) for one in (alone, counted)] == ["confirmed", "within noise"]
+  assert publish.verdict(of, counted._replace(ours=6.0)) == "opposite"
+  assert publish.verdict(of._replace(too_small=("BERT",)), counted._replace(ours=6.0)) == "budget too small"
   behind, = report.compare(of._replace(behind=("BERT",), models=tuple(model._replace(paper={}) for model in of.models)),
                            figures_of)
-  assert (behind.in_paper(1), pages.verdict(of, behind)) == ("behind", "confirmed")
-  assert pages.verdict(of, behind._replace(ours=2.0)) == "opposite"
-  assert pages.verdict(of, behind._replace(is_behind=False)) == ""
+  assert (behind.in_paper(1), publish.verdict(of, behind)) == ("behind", "confirmed")
+  assert publish.verdict(of, behind._replace(ours=2.0)) == "opposite"
+  assert publish.verdict(of, behind._replace(is_behind=False)) == ""
   smaller = [dict(one, budget=1e15) for one in figures_of]
-  assert list(pages.by_budget(of, [*figures_of, *smaller])) == [1e15, 8e15]
-  assert smaller[1] in figures.merge([*figures_of, *smaller], [row("BERT", 59.0)])
+  assert list(publish.by_budget(of, [*figures_of, *smaller])) == [1e15, 8e15]
+  assert smaller[1] in publish.merge([*figures_of, *smaller], [row("BERT", 59.0)])
 
 
 def test_who_does_not_stop_is_ended(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The command of experiments: plan, run, publish."""
+"""The command of experiments: plan, run."""
 
 import os
 import sys
@@ -7,10 +7,9 @@ from typing import Any
 
 from absl import flags
 
-from electra_jax import files, metrics
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError, unknown
-from electra_jax.tools.experiments import finetuning, pages, records, report, results, runs
+from electra_jax.tools.experiments import finetuning, records, report, runs
 from electra_jax.tools.experiments import rows as rows_lib
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.processes import Running, run_all
@@ -28,7 +27,6 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
   A grid:              ... run configs/base.py --steps=10000 --grid=objective.rtd_weight=1,10,20,50,100 --out=runs/grid
   GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue \\
                            --glue_grid=optimizer.learning_rate=1e-4,2e-4 --glue_grid=train.batch_size=16,32
-  Into the documents:  ... publish --out=runs/evidence
 
 Tables: NAMES; `all` means those without a file in front.
 docs/experiments.md explains what is kept equal, what the figures mean, and where everything is.
@@ -154,43 +152,7 @@ def sweep(names: Sequence[str]) -> None:
     FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running)))], running)
 
 
-def publish(arguments: list[str]) -> None:
-  """Merges the figures into the documents and draws the curves; without --out it only rewrites the pages."""
-  del arguments
-  folder = FLAGS.results
-  path = os.path.join(folder, "evidence.json")
-  rows = results.load(path)
-  if FLAGS.out:
-    if not records.recorded(FLAGS.out):
-      raise UserError("There are no experiments to publish", got=f"--out={FLAGS.out} without {records.FILE}",
-                      allowed="the --out of a `run`", fix="check the path")
-    rows = results.merge(rows, records.collect(FLAGS.out))
-    for name in [name for name in records.recorded(FLAGS.out) if name in rows_lib.tables()]:
-      draw(rows_lib.tables()[name], os.path.join(folder, f"{name}.png"))
-    results.save(path, rows)
-  if not rows:
-    raise UserError("There are no results to publish", got=f"{path} and --out={FLAGS.out or ''}",
-                    allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
-  for table in rows_lib.tables().values():
-    if len(pages.by_budget(table, rows)) > 1:
-      pages.draw_budgets(table, rows, os.path.join(folder, pages.BUDGETS.format(table.name)))
-  for name, text in pages.pages(rows, folder).items():
-    with files.atomic(os.path.join(folder, name)) as file:
-      file.write(text)
-  print(f"{len(rows)} figures: {path}, {os.path.join(folder, 'README.md')}")
-
-
-def draw(table: Table, path: str) -> None:
-  """Draws the curves of a table, unless that would replace a picture that may show models which --out lacks."""
-  rows = records.planned(FLAGS.out, table)
-  missing = [row.model.name for row in rows if not metrics.rows_so_far(row.workdir)]
-  if missing and os.path.exists(path):
-    print(f"{path} stays as it is: {FLAGS.out} has no runs of {', '.join(missing)}")
-  else:
-    report.draw(table, rows, records.figures_of(FLAGS.out, table), path)
-
-
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run, "publish": publish}
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run}
 
 
 def define_flags() -> None:
@@ -219,7 +181,6 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE for the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Size of an ensemble of the best runs of each task (RoBERTa: 5 to 7); 0 = none.")
-  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json, the pages and the pictures.")
 
 
 def main(argv: list[str]) -> None:

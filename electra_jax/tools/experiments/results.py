@@ -4,7 +4,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -14,7 +14,7 @@ from electra_jax.files import atomic, read_json
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools.experiments import finetuning
 from electra_jax.tools.experiments.finetuning import Tuning
-from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table, tables
+from electra_jax.tools.experiments.rows import AVERAGE, Planned, Table
 from electra_jax.training import workdir
 
 PROBE_FILE = "probe.json"  # in a workdir: step -> [accuracy, standard error], step 0 before any training
@@ -142,20 +142,6 @@ def _percent(content: Mapping, metric: str) -> tuple[float, float | None, list[f
 def pretrainings_of(row: Mapping) -> int:
   """How many pre-trainings a figure is the mean of; early figures, each of one, do not say so."""
   return row.get("pretrainings", 1)
-
-
-def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
-  """The figures of tables of configs/evidence.py, with all figures of a model replaced if there are new ones.
-
-  Rows with a "budget" are of an earlier, smaller one, and stay.
-  """
-  new = list(new)
-  models = {(figure["claim"], figure["model"]) for figure in new}
-  rows = [figure for figure in before if "budget" in figure or (figure["claim"], figure["model"]) not in models] + new
-  order = {(table.name, model.name): (i, j) for i, table in enumerate(tables().values())
-           for j, model in enumerate(table.models)}
-  return sorted((row for row in rows if (row["claim"], row["model"]) in order),
-                key=lambda row: order[row["claim"], row["model"]])
 
 
 def load(path: str) -> list[dict]:

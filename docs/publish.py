@@ -1,15 +1,32 @@
-"""Pages of results: a table of all claims with their verdicts, and a page for each claim with table and pictures."""
+"""Results of experiments as pages of docs/results: a table of all claims, and a page for each with table and pictures.
+
+`python -m docs.publish --out=runs/evidence` merges the figures of a folder of experiments into evidence.json and draws
+their curves; without --out it only writes the pages anew, which a test keeps current.
+"""
 
 import math
+import os
 import pathlib
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from electra_jax import plotting
+from absl import flags
+
+from electra_jax import files, metrics, plotting
+from electra_jax import main as main_lib
+from electra_jax.errors import UserError
+from electra_jax.tools.experiments import records, report, results
 from electra_jax.tools.experiments.report import TITLES, Difference, compare, differences, metric_key, table
 from electra_jax.tools.experiments.results import pretrainings_of
 from electra_jax.tools.experiments.rows import FILES, Table, tables
+
+FLAGS = flags.FLAGS
+
+USAGE = """Merges the figures of experiments into docs/results, draws their curves and writes the pages.
+
+  python -m docs.publish --out=runs/evidence     the --out of electra_jax.tools.experiments run
+  python -m docs.publish                         the pages alone"""
 
 INTRODUCTION, NOTEBOOK = "introduction.md", "notebook.md"  # written by hand
 BUDGETS = "{}-budgets.png"  # the picture of a claim at several budgets
@@ -140,3 +157,67 @@ def draw_budgets(of: Table, rows: Sequence[Mapping], out: str) -> None:
            ylabel=f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}")
   plotting.finish(axes)
   plotting.save(figure, out)
+
+
+def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
+  """The figures of tables of configs/evidence.py, with all figures of a model replaced if there are new ones.
+
+  Rows with a "budget" are of an earlier, smaller one, and stay.
+  """
+  new = list(new)
+  models = {(figure["claim"], figure["model"]) for figure in new}
+  rows = [figure for figure in before if "budget" in figure or (figure["claim"], figure["model"]) not in models] + new
+  order = {(table.name, model.name): (i, j) for i, table in enumerate(tables().values())
+           for j, model in enumerate(table.models)}
+  return sorted((row for row in rows if (row["claim"], row["model"]) in order),
+                key=lambda row: order[row["claim"], row["model"]])
+
+
+def publish(out: str, folder: str) -> None:
+  """Writes the pages of a folder such as docs/results; first merges in the figures of experiments in `out`, if given.
+
+  Raises:
+    UserError: `out` has no experiments, or there are no results at all.
+  """
+  path = os.path.join(folder, "evidence.json")
+  rows = results.load(path)
+  if out:
+    if not records.recorded(out):
+      raise UserError("There are no experiments to publish", got=f"--out={out} without {records.FILE}",
+                      allowed="the --out of a `run`", fix="check the path")
+    rows = merge(rows, records.collect(out))
+    for name in [name for name in records.recorded(out) if name in tables()]:
+      draw(tables()[name], out, os.path.join(folder, f"{name}.png"))
+    results.save(path, rows)
+  if not rows:
+    raise UserError("There are no results to publish", got=f"{path} and --out={out}",
+                    allowed="runs of `run`", fix="launch/reproduce.sh small-vs-bert")
+  for of in tables().values():
+    if len(by_budget(of, rows)) > 1:
+      draw_budgets(of, rows, os.path.join(folder, BUDGETS.format(of.name)))
+  for name, text in pages(rows, folder).items():
+    with files.atomic(os.path.join(folder, name)) as file:
+      file.write(text)
+  print(f"{len(rows)} figures: {path}, {os.path.join(folder, 'README.md')}")
+
+
+def draw(of: Table, out: str, path: str) -> None:
+  """Draws the curves of a table, unless that would replace a picture that may show models which --out lacks."""
+  rows = records.planned(out, of)
+  missing = [row.model.name for row in rows if not metrics.rows_so_far(row.workdir)]
+  if missing and os.path.exists(path):
+    print(f"{path} stays as it is: {out} has no runs of {', '.join(missing)}")
+  else:
+    report.draw(of, rows, records.figures_of(out, of), path)
+
+
+def main(argv: list[str]) -> None:
+  """Entry point."""
+  del argv
+  publish(FLAGS.out, FLAGS.results)
+
+
+if __name__ == "__main__":
+  flags.DEFINE_string("out", "", "Folder of the experiments; empty = only the pages.")
+  flags.DEFINE_string("results", "docs/results", "Folder of evidence.json, the pages and the pictures.")
+  main_lib.run(main, USAGE)
