@@ -51,8 +51,8 @@ class StartUp:
 
   def after_first_step(self, step_metrics: Any) -> str:
     """Waits for the first step, which ends the start, and describes the start."""
-    for array in _leaves(step_metrics):
-      array.block_until_ready()
+    import jax  # here, as tools that only read logs start without it
+    jax.block_until_ready(step_metrics)
     self.done("compilation")
     return str(self)
 
@@ -120,8 +120,8 @@ class StepTimer:
 
     The time until the arrays of `after` are there still counts.
     """
-    for array in _leaves(after):
-      array.block_until_ready()
+    import jax  # as above
+    jax.block_until_ready(after)
     start = self._clock()
     try:
       yield
@@ -156,14 +156,6 @@ class StepTimer:
              {"train/mfu": flops_per_second / self._peak})
     return {"train/tokens_per_second": num_steps * self._tokens / seconds,
             "train/step_ms": 1000 * seconds / num_steps, "train/data_wait_share": waited / seconds, **speed}
-
-
-def _leaves(tree) -> list:
-  if not tree:
-    return []
-  import jax  # tools that only read logs start without it
-
-  return jax.tree.leaves(tree)
 
 
 def is_due(step: int, every_steps: int) -> bool:
