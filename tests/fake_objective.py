@@ -23,7 +23,7 @@ def make(*_) -> Objective:
     del rng, batch
     return {"encoder": {"embeddings": {"token": {"embedding": jnp.ones((VOCABULARY, 8))}}}}
 
-  return Objective(init, lambda batch: {"mlm": batch["masked_weights"].sum()}, (Phase(10**9, loss),), "encoder")
+  return Objective(init, lambda batch: {"mlm": batch["masked_weights"].sum()}, (Phase(10**9, loss),))
 
 
 if __name__ == "__main__":

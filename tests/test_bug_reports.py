@@ -117,7 +117,7 @@ def accuracy_of(flags, batch_size, mesh, folder):
     return jnp.zeros(()), {"mlm/accuracy": (right.sum(), real.sum())}
 
   data = types.SimpleNamespace(heldout=heldout, tokenizer=tokenizer, unigram_entropy=0.0)
-  objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),), "encoder")
+  objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),))
   run = types.SimpleNamespace(config=config, objective=objective, mesh=mesh, eval_key=jax.random.key(0),
                               shared_dtype=None)
   with jax.set_mesh(mesh):

@@ -27,7 +27,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_step(fault, accumulat
     value = x.sum() if fault == "loss" else jnp.sqrt(jnp.abs(x)).sum()
     return value, {"mlm/loss": (value, jnp.ones(()))}
 
-  objective = Objective(lambda rng, batch: {}, lambda batch: {}, (Phase(9, loss),), "a")
+  objective = Objective(lambda rng, batch: {}, lambda batch: {}, (Phase(9, loss),))
   tx = optim.make(tiny_config().optimizer, 10)[0]
   params = {"dense": {"kernel": jnp.ones(3)}}
   state = TrainState(jnp.int32(2), params, tx.init(params))

@@ -150,7 +150,7 @@ def test_phases_follow_the_step_and_freeze_what_they_say():
     return (params["a"]["kernel"] * params["b"]["kernel"]).sum(), {}
 
   phases = (Phase(2, loss), Phase(3, loss, trainable="b/.*"))
-  objective = Objective(lambda rng, batch: {}, lambda batch: {}, phases, "a")
+  objective = Objective(lambda rng, batch: {}, lambda batch: {}, phases)
   assert [objective.phase_at(step) for step in range(6)] == [(phases[0], 0)] * 2 + [(phases[1], 2)] * 4
   params = {name: {"kernel": jnp.ones(3)} for name in "ab"}
   tx = optim.make(tiny_config().optimizer, 10)[0]

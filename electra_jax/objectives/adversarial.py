@@ -92,4 +92,4 @@ def make(parts: Parts) -> Objective:
                "adversarial/baseline_loss": (baseline, masked.sum())}
     return total, metrics
 
-  return Objective(initial.init_of(model), rtd.count_targets, (Phase(parts.num_steps, loss),), "discriminator")
+  return Objective(initial.init_of(model), rtd.count_targets, (Phase(parts.num_steps, loss),))

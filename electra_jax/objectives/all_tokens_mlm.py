@@ -74,4 +74,4 @@ def make(parts: Parts) -> Objective:
     total = mlm_weight * generator_loss / num_targets["mlm"] + encoder_weight * encoder_loss / num_targets["all"]
     return total, metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),))

@@ -47,7 +47,6 @@ class Objective(NamedTuple):
   init: Callable[[Array, Batch], PyTree]  # (rng, batch) -> params
   count_targets: Callable[[Batch], dict[str, Array]]  # what each sum of the loss is divided by
   phases: tuple[Phase, ...]
-  encoder_path: str  # the subtree of params that fine-tuning and export keep
 
   def phase_at(self, step: int) -> tuple[Phase, int]:
     """The phase of optimizer update `step` (from 0) and the step it starts at; a restart lands in the right one."""

@@ -56,4 +56,4 @@ def make(parts: Parts) -> Objective:
              + sentence_loss / num_targets["sentence"])
     return total, metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), "discriminator")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),))

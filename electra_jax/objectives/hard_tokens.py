@@ -77,4 +77,4 @@ def make(parts: Parts) -> Objective:
     total = (parts.objective.mlm_weight * mlm_loss + error) / num_targets["mlm"]
     return total, metrics | {"difficulty/loss": (error, weights.sum())}
 
-  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),))

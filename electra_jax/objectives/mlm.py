@@ -22,4 +22,4 @@ def make(parts: Parts) -> Objective:
     mlm_loss, metrics = losses.masked_lm_loss(logits, batch)
     return mlm_loss / num_targets["mlm"], metrics
 
-  return Objective(init, count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")
+  return Objective(init, count_targets, (Phase(parts.num_steps, loss),))

@@ -28,4 +28,4 @@ def make(parts: Parts) -> Objective:
     metrics |= {"nsp/loss": (nsp_loss, pairs.sum()), "nsp/accuracy": (nsp_correct, pairs.sum())}
     return mlm_loss / num_targets["mlm"] + nsp_loss / num_targets["nsp"], metrics
 
-  return Objective(init, count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")
+  return Objective(init, count_targets, (Phase(parts.num_steps, loss),))

@@ -39,4 +39,4 @@ def make(parts: Parts) -> Objective:
     metrics |= {"replace_mlm/loss": (encoder_loss, weights.sum()), "replace_mlm/accuracy": (correct, weights.sum())}
     return (mlm_weight * generator_loss + encoder_weight * encoder_loss) / num_targets["mlm"], metrics
 
-  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), encoder_path="encoder")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),))

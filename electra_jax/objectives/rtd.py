@@ -26,7 +26,7 @@ def make(parts: Parts, judged: JudgedFn = every_token) -> Objective:
   model = generators.make_model(parts)
   generate = generators.make(model, parts)
   loss = make_loss(model, generate, parts.objective.mlm_weight, parts.objective.rtd_weight, judged)
-  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),), "discriminator")
+  return Objective(initial.init_of(model), count_targets, (Phase(parts.num_steps, loss),))
 
 
 def count_targets(batch: Batch) -> dict[str, Array]:

@@ -40,4 +40,4 @@ def make(parts: Parts) -> Objective:
     Phase(parts.num_steps - generator_steps, discriminator_loss, trainable="discriminator/.*",
           on_enter=start_as_generator),
   )
-  return Objective(initial.init_of(model), rtd.count_targets, phases, encoder_path="discriminator")
+  return Objective(initial.init_of(model), rtd.count_targets, phases)
