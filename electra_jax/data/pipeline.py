@@ -58,12 +58,9 @@ def make_batch_at(examples: ShardedExamples, config_data: ConfigDict, tokenizer:
     seed: of order and masks.
 
   Raises:
-    UserError: the batch does not divide between the processes, or there is no example.
+    UserError: the batch does not divide between the processes.
   """
   local_rows(batch_size, process_index, process_count)  # fails now if the batch does not divide
-  if not len(examples):
-    raise UserError("There is no training example", got="0 examples in the shards", allowed="at least 1",
-                    fix="prepare the shards again from a larger corpus")
   odds = None
   if config_data.masking.rarity_exponent:
     odds = masking_lib.token_odds(examples.token_counts(tokenizer.vocab_size), config_data.masking.rarity_exponent)

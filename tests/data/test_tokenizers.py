@@ -387,8 +387,7 @@ def test_training_that_fails_leaves_nothing(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind, texts, size", [
-  *((kind, texts, 400) for kind in KINDS for texts in ([], [" ", ""])),
-  ("sentencepiece", TEXTS, 280), ("byte_bpe", TEXTS, 260), ("wordpiece", TEXTS, 4)])
+  ("sentencepiece", [], 400), ("sentencepiece", TEXTS, 280), ("byte_bpe", TEXTS, 260), ("wordpiece", TEXTS, 4)])
 def test_training_that_cannot_work(tmp_path, kind, texts, size):
   with pytest.raises(UserError) as caught:
     train_tokenizer(config(kind, vocab_size=size), iter(texts), str(tmp_path / "t"), 0)

@@ -4,7 +4,6 @@ The kinds are in `kinds`, their training in `training`; here are the table of bo
 """
 
 import functools
-import itertools
 import json
 import os
 import pathlib
@@ -44,18 +43,13 @@ def train_tokenizer(config_tokenizer: ConfigDict, texts: Iterator[str], director
   vocabulary, which is printed and recorded (`Tokenizer.vocab_size`).
 
   Raises:
-    UserError: the directory is taken, there is no text, the vocabulary is too small, or the disk refuses.
+    UserError: the directory is taken, the vocabulary is too small, or the disk refuses.
   """
   kind, lowercase = config_tokenizer.kind, config_tokenizer.lowercase
   files_lib.check_free(directory)  # before minutes of training, not after
-  texts = iter(texts)
-  first = next((text for text in texts if text.strip()), None)
-  if first is None:
-    raise UserError("There is no text to learn a vocabulary from", got="no text that is not blank",
-                    allowed="some megabytes of text", fix="check --config.data.path and --config.data.heldout_share")
   with tqdm(total=config_tokenizer.training_bytes, desc=f"Training {kind} tokenizer", unit="B", unit_scale=True,
             mininterval=1.0, disable=None) as bar:  # None: not shown unless on a terminal
-    limited = _limited(itertools.chain([first], texts), config_tokenizer.training_bytes, bar)
+    limited = _limited(texts, config_tokenizer.training_bytes, bar)
     files = TOKENIZERS[kind].train(limited, config_tokenizer.vocab_size, lowercase, seed)
   tokenizer = TOKENIZERS[kind].tokenizer(files, lowercase, source="the new vocabulary")
   if tokenizer.vocab_size > config_tokenizer.vocab_size:

@@ -15,8 +15,6 @@ from typing import Any
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
-from electra_jax.errors import UserError
-
 SPACE = "▁"  # SentencePiece's
 # Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
 # ones. A far lower one would shift the score of unknown characters, which is the minimum minus 10.
@@ -43,15 +41,11 @@ def make_library(content: bytes, unk_id: int, lowercase: bool) -> Library:
     lowercase: whether a text is lowercased first.
 
   Raises:
-    UserError: the model is neither a unigram model nor one of merges.
+    KeyError: the model is neither a unigram model nor one of merges.
   """
   proto = parse_model(content)
   types = type(proto.trainer_spec)
-  build = {types.UNIGRAM: _unigram, types.BPE: _merges}.get(proto.trainer_spec.model_type)
-  if build is None:
-    raise UserError("tokenizer.json cannot hold this SentencePiece model",
-                    got=f"a model of type {types.ModelType.Name(proto.trainer_spec.model_type)}",
-                    allowed="models of unigrams or merges (BPE)", fix="let the reader load sentencepiece.model itself")
+  build = {types.UNIGRAM: _unigram, types.BPE: _merges}[proto.trainer_spec.model_type]
   kinds = type(proto).SentencePiece
   library = Library(build(proto, unk_id, (kinds.NORMAL, kinds.USER_DEFINED)))
   spec = proto.normalizer_spec

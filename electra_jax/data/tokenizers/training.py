@@ -112,16 +112,8 @@ def _alphabet(texts: list[str], library: tokenizers.Tokenizer, room: int) -> tup
 
 
 def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed: int) -> dict[str, bytes]:
-  """A byte-level BPE vocabulary in RoBERTa's layout: <s> 0, <pad> 1, </s> 2, <unk> 3, and <mask> last.
-
-  Raises:
-    UserError: there is no room for the 256 bytes.
-  """
+  """A byte-level BPE vocabulary in RoBERTa's layout: <s> 0, <pad> 1, </s> 2, <unk> 3, and <mask> last."""
   del seed  # nothing is drawn
-  if vocab_size < 261:
-    raise UserError("data.tokenizer.vocab_size is too small for byte-level BPE", got=vocab_size,
-                    allowed="at least 261: 256 bytes and 5 special tokens",
-                    fix="raise --config.data.tokenizer.vocab_size")
   library = tokenizers.Tokenizer(models.BPE())
   kinds.ByteBPE.set_pipeline(library, lowercase)
   library.train_from_iterator(texts, trainers.BpeTrainer(
@@ -133,7 +125,6 @@ def train_byte_bpe(texts: Iterator[str], vocab_size: int, lowercase: bool, seed:
           "merges.txt": merges_text(merges).encode("utf-8")}
 
 
-def merges_text(merges: list) -> str:
-  """merges.txt from the merges of a tokenizer.json, "a b" in its older form and ["a", "b"] in its newer one."""
-  lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
-  return "\n".join(["#version: 0.2", *lines]) + "\n"
+def merges_text(merges: list[list[str]]) -> str:
+  """merges.txt from the merges of a library's tokenizer.json, such as [["a", "b"]]."""
+  return "\n".join(["#version: 0.2", *map(" ".join, merges)]) + "\n"
