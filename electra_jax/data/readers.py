@@ -124,8 +124,7 @@ def _thread_batches(batch_at, start_step, stop_step):
       try:
         batches = _split(group.result(), len(steps))
       except Exception:
-        if len(steps) > 1:
-          yield from map(batch_at, steps)  # up to the faulty one, which says so by itself
+        yield from map(batch_at, steps)  # up to the faulty one, which says so by itself
         raise
       submit(1)
       yield from batches
@@ -137,19 +136,14 @@ def _tf_batches(batch_at, start_step, stop_step):
   if start_step >= stop_step:
     return
   tf = _import_tensorflow()
-  faults: dict[int, Exception] = {}  # by the group's first step: tf.data would pass on only their text
   first = batch_at(start_step)  # tf.data must know the fields beforehand
   names, dtypes = list(first), [array.dtype for array in first.values()]
   group_steps = batch_at.group_steps
 
   def arrays_at(step):
     step = int(step)
-    try:
-      batch = batch_at.make(range(step, min(step + group_steps, stop_step)))
-      return [batch[name] for name in names]
-    except Exception as error:
-      faults[step] = error
-      raise
+    batch = batch_at.make(range(step, min(step + group_steps, stop_step)))
+    return [batch[name] for name in names]
 
   def to_batch(step):
     return dict(zip(names, tf.numpy_function(arrays_at, [step], dtypes, stateful=False)))
@@ -160,11 +154,8 @@ def _tf_batches(batch_at, start_step, stop_step):
   for steps in _groups(batch_at, start_step, stop_step):
     try:
       group = next(made)
-    except tf.errors.OpError:
-      if len(steps) > 1:
-        yield from map(batch_at, steps)  # up to the faulty one, which says so by itself
-      if steps[0] in faults:
-        raise faults[steps[0]] from None
+    except tf.errors.OpError:  # has only the text of the fault
+      yield from map(batch_at, steps)  # up to the faulty one, which says so by itself
       raise
     yield from _split(group, len(steps))
 

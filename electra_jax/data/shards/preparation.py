@@ -3,10 +3,6 @@
 The parent reads documents, sends each to its split and groups them into chunks; workers encode and pack a chunk; the
 rows come back in order. Only a few chunks per worker exist at a time, so memory does not grow with the corpus. The
 random segments of NSP come from documents of the same chunk or from the two before it.
-
-The held-out split takes whole documents and is not empty by chance, nor a single one with NSP; of a corpus of a single
-document it takes the last paragraphs (`documents.split_documents`). It is empty for data.heldout_share 0 and for a
-single paragraph: such a run trains, and says that there is nothing to evaluate.
 """
 
 import collections
