@@ -1,7 +1,6 @@
 """Manifest of a set of shards, `manifest.json`: layout, packing, tokenizer, source, files, statistics.
 
-A row of a shard is num_tokens, second_segment_start, (version 2, the formats with NSP:) nsp_label, then the ids.
-Version 1 has no label and is written for formats without one; both versions are read.
+Version 2 is that of rows with an nsp_label, version 1 of those without; both are read.
 """
 
 import json

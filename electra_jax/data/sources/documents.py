@@ -39,16 +39,9 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
                    on_bad_record: str = "error", skipped: Counter[str] | None = None) -> Iterator[Document]:
   """The documents of a corpus, in an order that does not depend on the file system.
 
-  A path is a file, a directory (read recursively, in sorted order), a glob, one of these in a bucket (gs://, s3://),
-  `tfds:NAME[:SPLIT]`, `hf:PATH[:SPLIT]` or `pydoc:` (the embedded corpus), or several of these, separated by commas.
-  JSON lines, JSON arrays, CSV, TSV and Parquet hold one document per record; in text a blank line starts a new document
-  and any other line is a paragraph. `.gz` and `.zst` are unpacked on the way. The form of a file is known by its name
-  or its first bytes (`forms`); one of another form, such as markup or an archive, is an error.
-
-  A source may have a weight: "wiki/*2, books.txt*0.5" reads wiki twice and half of the books. The whole part of a
-  weight is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same.
-  Several sources take turns, document by document, until each has ended. Weights apply to both splits. (A glob that
-  ends in a star and a number is written `*[2]`.)
+  docs/data_formats.md says what a path may be, and how files of each form are read. The whole part of a source's weight
+  is a number of passes; its fraction picks documents by a hash of their text, so the choice is always the same. Several
+  sources take turns, document by document, until each has ended. Weights apply to both splits.
 
   Args:
     path: `config.data.path`.

@@ -77,11 +77,7 @@ def _limited(texts: Iterable[str], training_bytes: int, bar: tqdm) -> Iterator[s
 
 
 def load_tokenizer(path: str, config_tokenizer: ConfigDict | None = None) -> Tokenizer:
-  """Loads a directory written by `Tokenizer.save`, or published files.
-
-  Published are vocab.txt (WordPiece), vocab.json + merges.txt (byte-level BPE), fairseq's dict.txt + encoder.json +
-  vocab.bpe (the same, with RoBERTa's ids), *.model (SentencePiece), tokenizer.json, or a directory with one of these;
-  the settings next to them are obeyed (`published_vocabulary`).
+  """Loads a directory written by `Tokenizer.save`, or published files (docs/data_formats.md lists them).
 
   Args:
     path: file or directory.
