@@ -78,26 +78,26 @@ class Journal:
 
   def __init__(self, partial: str, job: dict, shard_examples: int, dtype: np.dtype):
     self._partial, self._job, self.started, self.progress = partial, job, time.monotonic(), Packed()
-    self._new_writers = lambda: {
-      split: writing.SplitWriter(os.path.join(partial, split), shard_examples, dtype) for split in SPLITS}
-    self.writers = self._new_writers()
+    self.writers = {split: writing.SplitWriter(os.path.join(partial, split), shard_examples, dtype) for split in SPLITS}
 
   def skip_done(self, read_chunks: Callable[[], Iterator[preparation.Chunk]]) -> Iterator[preparation.Chunk]:
     """The chunks after those that an earlier run has written; all if there was none, or its text was another."""
-    if self._restore():
+    if saved := self._load():
+      progress, files, rows = saved
       chunks, checksum = read_chunks(), 0
-      for chunk in itertools.islice(chunks, self.progress.num_chunks):
+      for chunk in itertools.islice(chunks, progress.num_chunks):
         checksum = join_checksums(checksum, preparation.text_checksum(chunk))
-      if checksum == self.progress.checksum:
-        number = sum(len(writer.files) for writer in self.writers.values())
-        print(f"Resuming after {number} finished shards of a preparation that ended early.", flush=True)
+      if checksum == progress.checksum:
+        print(f"Resuming after {sum(map(len, files.values()))} finished shards of a preparation that ended early.",
+              flush=True)
+        self.progress = progress
+        for split, writer in self.writers.items():
+          writer.restore(files[split], rows[split])
         return chunks
       print("The corpus has changed since a preparation that ended early: starting anew.", flush=True)
     remove(self._partial)
     for split in SPLITS:
       shutil.rmtree(os.path.join(self._partial, split), ignore_errors=True)
-    self.progress = Packed()
-    self.writers = self._new_writers()
     return read_chunks()
 
   def write(self, packed: preparation.Packed) -> None:
@@ -123,29 +123,28 @@ class Journal:
     state = {"job": self._job, "num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(),
              "counts": done.counts, "unknown_words": done.unknown_words,
              "files": {split: writer.files for split, writer in self.writers.items()}}
-    rows: dict[str, Any] = {split: writer.waiting_rows() for split, writer in self.writers.items()}
+    rows: dict[str, Any] = {split: writer.waiting for split, writer in self.writers.items()}
     with writing.disk_errors(path):
       with open(f"{path}.new", "wb") as file:
         np.savez(file, state=json.dumps(state), **rows)  # not flushed: if a power cut damages it, all starts anew
       os.replace(f"{path}.new", path)
 
-  def _restore(self) -> bool:
-    """Puts the writers after the finished shards; False if there are none of this job, or they are not as noted."""
+  def _load(self) -> tuple[Packed, dict[str, list[dict]], dict[str, np.ndarray]] | None:
+    """(progress, finished shards, rows that wait); None if there are none of this job, or they are not as noted."""
     try:
       with np.load(path_in(self._partial)) as saved:
         state, rows = json.loads(str(saved["state"])), {split: saved[split] for split in SPLITS}
-      files = [file for split in SPLITS for file in state["files"][split]]
+      files = state["files"]
       if state["job"] != self._job or any(
-          os.path.getsize(os.path.join(self._partial, file["file"])) != file["bytes"] for file in files):
-        return False
+          os.path.getsize(os.path.join(self._partial, file["file"])) != file["bytes"]
+          for split in SPLITS for file in files[split]):
+        return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-      return False
-    for split, writer in self.writers.items():
-      writer.restore(state["files"][split], rows[split])
-    self.progress = Packed(state["num_chunks"], state["checksum"], state["seconds"],
-                           {split: Counter(counts) for split, counts in state["counts"].items()},
-                           Counter(state["unknown_words"]))
-    return True
+      return None
+    counts = {split: Counter(counts) for split, counts in state["counts"].items()}
+    progress = Packed(state["num_chunks"], state["checksum"], state["seconds"], counts,
+                      Counter(state["unknown_words"]))
+    return progress, files, rows
 
 
 def path_in(partial: str) -> str:

@@ -26,49 +26,40 @@ class SplitWriter:
 
   def __init__(self, folder: str, shard_examples: int, dtype: np.dtype):
     self.folder, self.shard_examples, self.dtype = folder, shard_examples, dtype
-    self.waiting, self.num_waiting = np.zeros((0, 0), dtype), 0  # rows of the next shard, and how many there are
+    self.waiting = np.zeros((0, 0), dtype)  # rows after the last full shard
     self.files, self.lengths = [], []
-    with disk_errors(folder):
-      os.makedirs(folder, exist_ok=True)
 
   def restore(self, files: list[dict], waiting: np.ndarray) -> None:
     """Continues after shards that are there already.
 
     Args:
       files: `self.files` at that time.
-      waiting: `waiting_rows` at that time.
+      waiting: `self.waiting` at that time.
     """
     self.files, parent = list(files), os.path.dirname(self.folder)
     with disk_errors(self.folder):
       self.lengths = [np.load(os.path.join(parent, file["file"]), mmap_mode="r")[:, 0].copy() for file in files]
     self.add(waiting)
 
-  def waiting_rows(self) -> np.ndarray:
-    """The rows after the last full shard, [examples, columns]."""
-    return self.waiting[:self.num_waiting]
-
   def add(self, rows: Int32[np.ndarray, "examples columns"]) -> None:
     """Takes rows in order; writes a shard whenever one is full."""
     if not len(rows):
       return
-    if not len(self.waiting):
-      self.waiting = np.empty((self.shard_examples, rows.shape[1]), self.dtype)  # takes memory only as it is filled
-    self.lengths.append(rows[:, 0].astype(self.dtype))
-    while len(rows):
-      taken = rows[:self.shard_examples - self.num_waiting]
-      self.waiting[self.num_waiting:self.num_waiting + len(taken)] = taken
-      self.num_waiting += len(taken)
-      rows = rows[len(taken):]
-      if self.num_waiting == self.shard_examples:
-        self._write(self.waiting)
-        self.num_waiting = 0
+    rows = rows.astype(self.dtype)
+    self.lengths.append(rows[:, 0].copy())
+    if len(self.waiting):
+      rows = np.concatenate([self.waiting, rows])
+    while len(rows) >= self.shard_examples:
+      self._write(rows[:self.shard_examples])
+      rows = rows[self.shard_examples:]
+    self.waiting = rows
 
   def finish(self) -> dict:
     """Writes the last, smaller shard and the lengths; returns every file with its checksum, and how many examples have
     each length.
     """
-    if self.num_waiting:
-      self._write(self.waiting_rows())
+    if len(self.waiting):
+      self._write(self.waiting)
     lengths = np.concatenate(self.lengths or [np.zeros(0, self.dtype)])
     histogram = np.bincount(lengths)
     return {"examples": len(lengths), "shards": self.files, "lengths": self._write_file("lengths.npy", lengths),
@@ -82,10 +73,12 @@ class SplitWriter:
     path, buffer = os.path.join(self.folder, name), io.BytesIO()
     np.save(buffer, rows)
     content = buffer.getbuffer()
-    with disk_errors(path), open(f"{path}.new", "wb") as file:
-      file.write(content)
-      file.flush()
-      os.fsync(file.fileno())  # a full network disk may say so only here
+    with disk_errors(path):
+      os.makedirs(self.folder, exist_ok=True)
+      with open(f"{path}.new", "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # a full network disk may say so only here
       os.replace(f"{path}.new", path)
     blocks = [zlib.crc32(content[start:start + CHECK_BYTES]) for start in range(0, len(content), CHECK_BYTES)]
     return {"file": f"{os.path.basename(self.folder)}/{name}", "examples": len(rows), "bytes": len(content),
