@@ -43,6 +43,8 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
   Raises:
     UserError: names every tensor that is missing or has another shape; or nothing fits.
   """
+  if GENERATOR not in params:
+    weights = _as_one_network(weights)
   flat = sharding.by_path(params)
   sources = _sources(weights, list(params))
   arrays, fresh, unused = {}, [], [name for name in weights if name not in sources.values()]
@@ -55,17 +57,10 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
               if path.startswith(f"{network}/")}
     heads = {_head_of(path) for path in shapes if _head_of(path).endswith("_head")}
     given = set(hf_config.heads_of(weights[source].config, weights[source].tensors))
-    borrowed = {}
-    if network != GENERATOR and GENERATOR in weights and GENERATOR not in sources:
-      borrowed = _shared_encoder(weights, source, heads - given)  # objective.weight_tying=all
-      unused = [name for name in unused if not (borrowed and name == GENERATOR)]
-    lacking = heads - given - {_head_of(path) for path in borrowed}
-    fresh += sorted(f"{network}/{head}" for head in lacking)
+    fresh += sorted(f"{network}/{head}" for head in heads - given)
     unused += sorted(f"{source}/{head}" for head in given - heads)
-    shapes = {path: shape for path, shape in shapes.items() if _head_of(path) not in lacking}
-    taken = borrowed | _take(weights[source], {path: shape for path, shape in shapes.items() if path not in borrowed},
-                             num_tokens)
-    arrays |= {f"{network}/{path}": _padded(path, value, shapes[path], num_tokens) for path, value in taken.items()}
+    shapes = {path: shape for path, shape in shapes.items() if _head_of(path) not in heads - given}
+    arrays |= {f"{network}/{path}": value for path, value in _take(weights[source], shapes, num_tokens).items()}
   merged = jax.tree_util.tree_map_with_path(
     lambda path, leaf: arrays.get(sharding.path_name(path), leaf), params)
   return Start(merged, fresh, unused)
@@ -83,35 +78,30 @@ def _sources(weights: Mapping[str, Weights], networks: list[str]) -> dict[str, s
 
 
 def _take(weights: Weights, shapes: dict[str, tuple[int, ...]], num_tokens: int) -> dict[str, np.ndarray]:
-  """The arrays at our paths, with the weights' number of vocabulary rows."""
+  """The arrays at our paths, in float32; those with a row for each token end in rows of zeros."""
   rows = weights.config["vocab_size"]
   if rows < num_tokens:
     raise UserError("The weights have a smaller vocabulary than the run", got=f"{rows} rows for {num_tokens} tokens",
                     allowed="the vocabulary that the weights were trained with",
                     fix="point --config.data.tokenizer.path at the tokenizer next to the weights")
   theirs = {path: (rows, *shape[1:]) if path in VOCABULARY else shape for path, shape in shapes.items()}
-  return mapping.from_hf(weights.tensors, theirs, weights.config["model_type"])
+  arrays = mapping.from_hf(weights.tensors, theirs, weights.config["model_type"])
+  for path, value in arrays.items():
+    arrays[path] = np.asarray(value, np.float32)
+    if path in VOCABULARY:
+      arrays[path] = np.zeros(shapes[path], np.float32)
+      arrays[path][:num_tokens] = value[:num_tokens]
+  return arrays
 
 
-def _padded(path: str, value: np.ndarray, shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
-  """The array in float32; one with a row for each token ends in rows of zeros."""
-  value = np.asarray(value, np.float32)
-  if path not in VOCABULARY:
-    return value
-  padded = np.zeros(shape, np.float32)
-  padded[:num_tokens] = value[:num_tokens]
-  return padded
-
-
-def _shared_encoder(weights: Mapping[str, Weights], source: str, heads: set[str]) -> dict[str, np.ndarray]:
-  """Heads of a generator that is the kept encoder itself; {} if the two differ."""
-  encoder, generator = weights[source].tensors, weights[GENERATOR].tensors
-  prefix, rows = mapping.FAMILIES[weights[GENERATOR].config["model_type"]]
-  if not all(name in encoder and np.array_equal(value, encoder[name])
-             for name, value in generator.items() if name.startswith(f"{prefix}.")):
-    return {}
-  return {path: generator[name].T if path.endswith("/kernel") else generator[name]
-          for path, name in rows.items() if _head_of(path) in heads and name in generator}
+def _as_one_network(weights: Mapping[str, Weights]) -> Mapping[str, Weights]:
+  """The kept encoder with the heads of both networks if both have the same encoder (objective.weight_tying=all)."""
+  for name, kept in weights.items():
+    if name != GENERATOR and GENERATOR in weights:
+      both = weights[GENERATOR].tensors | kept.tensors
+      if all(np.array_equal(both[tensor], value) for tensor, value in weights[GENERATOR].tensors.items()):
+        return {name: Weights(kept.config, both)}
+  return weights
 
 
 def sharing(weights: Mapping[str, Weights]) -> str:
