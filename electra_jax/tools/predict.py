@@ -115,7 +115,7 @@ def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKi
   questions = encoded_questions()
   with tqdm(total=total, desc="predicting", unit=" sentences", disable=None) as bar:
     while chunk := list(itertools.islice(questions, CHUNK_LINES)):
-      answers = task.answer(run, [encoded for *_, encoded in chunk], **options)
+      answers = task.ask(run, [encoded for *_, encoded in chunk], **options)
       yield from ((number, item, answer) for (number, item, _), answer in zip(chunk, answers))
       bar.update(len(chunk))
 

@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_jax.data.sentences import Sentence
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads, task_heads
 from electra_jax.inference.pretraining_heads import SentenceAnswer, TokenScore, TrainedModel
 from electra_jax.inference.task_heads import Prediction
-from electra_jax.tasks import Feature
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
 NUM_SPANS = 5  # candidates that are written with an answer
@@ -22,11 +20,16 @@ class QuestionKind(NamedTuple):
   what: str  # for --help
   fields: tuple[str, ...]  # of a question; a sentence on the command line or a line of .txt is the first
   encode: Callable[[TrainedModel, Item], Any]  # a question as `answer` takes it; raises UserError if it cannot be asked
-  answer: Callable[..., list[Any]]  # (run, encoded questions, **options) -> an answer each; every option has a default
+  answer: Callable[..., list[Any]]  # (run, encoded questions, **options) -> an answer each
   record: Callable[[Item, Any], dict]  # a question and its answer as JSON
+  options: tuple[str, ...] = ()  # of `answer`, which has a default for each
   optional: tuple[str, ...] = ()  # further fields that a record may have
   lists: tuple[str, ...] = ()  # fields that may be lists of texts
   is_drawn: bool = False  # whether predict_screen can draw the answers; others are shown as JSON lines
+
+  def ask(self, run: TrainedModel, encoded: Sequence[Any], **options) -> list[Any]:
+    """The answers to encoded questions, with those of the options that the kind has."""
+    return self.answer(run, encoded, **{name: options[name] for name in self.options if name in options})
 
   def answers(self, run: TrainedModel, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
     """Each question with its answer.
@@ -34,7 +37,7 @@ class QuestionKind(NamedTuple):
     Raises:
       UserError: as `encode`.
     """
-    return zip(items, self.answer(run, [self.encode(run, item) for item in items], **options))
+    return zip(items, self.ask(run, [self.encode(run, item) for item in items], **options))
 
   def records(self, run: TrainedModel, items: Sequence[Item], **options) -> list[dict]:
     """Each question with its answer as JSON."""
@@ -42,12 +45,6 @@ class QuestionKind(NamedTuple):
 
 
 # ---- sentences: masks and replaced words ----
-
-
-def answer_sentences(run: TrainedModel, encoded: Sequence[Sentence], *, top_k: int = 5, with_combined: bool = False,
-                     **unused) -> list[SentenceAnswer]:
-  """All answers of the run about each sentence."""
-  return pretraining_heads.answer(run, encoded, top_k=top_k, with_combined=with_combined)
 
 
 def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
@@ -89,22 +86,12 @@ def encode_text(run: TrainedModel, item: Item) -> str:
   return item["text"]
 
 
-def embed(run: TrainedModel, texts: Sequence[str], *, pooling: str | None = None, **unused) -> list[np.ndarray]:
-  """A vector float32 [hidden] for each text."""
-  return pretraining_heads.embed(run, texts, pooling)
-
-
 def record_embedding(item: Item, vector: np.ndarray) -> dict:
   """The vector as JSON, with the seven digits that a float32 has."""
   return {"text": item["text"], "embedding": [float(f"{x:.7g}") for x in vector]}
 
 
 # ---- models that were fine-tuned ----
-
-
-def _without_options(answer: Callable[[TrainedModel, Sequence[list[Feature]]], list[Prediction]]
-                     ) -> Callable[..., list[Prediction]]:
-  return lambda run, encoded, **unused: answer(run, encoded)
 
 
 def _record(item: Item, prediction: Prediction, **more) -> dict:
@@ -181,20 +168,20 @@ def items_of(task: QuestionKind, arguments: Sequence[str], pair: str = "") -> li
 
 TASKS = {
   "auto": QuestionKind("masks filled and replaced words marked, as far as the model can", ("text",),
-               lambda run, item: pretraining_heads.encode_question(run, item["text"]), answer_sentences,
-               record_sentence, is_drawn=True),
-  "embed": QuestionKind("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text, embed,
-                record_embedding),
+               lambda run, item: pretraining_heads.encode_question(run, item["text"]), pretraining_heads.answer,
+               record_sentence, options=("top_k", "with_combined"), is_drawn=True),
+  "embed": QuestionKind("a vector, --pooling=mean or cls or as the folder says", ("text",), encode_text,
+                pretraining_heads.embed, record_embedding, options=("pooling",)),
   "classify": QuestionKind("the class of a text, or of a pair (--pair; in .jsonl text and pair)", ("text",),
                    lambda run, item: task_heads.encode_texts(run, item["text"], item.get("pair")),
-                   _without_options(task_heads.classify), record_classes, optional=("pair",)),
+                   task_heads.classify, record_classes, optional=("pair",)),
   "tag": QuestionKind("a tag for each word (in .jsonl words: a list, or with blanks between)", ("words",),
-              lambda run, item: task_heads.encode_words(run, item["words"]),
-              _without_options(task_heads.tag), record_tags, lists=("words",)),
+              lambda run, item: task_heads.encode_words(run, item["words"]), task_heads.tag, record_tags,
+              lists=("words",)),
   "choose": QuestionKind("the best choice for a text (in .jsonl text, choices, maybe question)", ("text", "choices"),
                  lambda run, item: task_heads.encode_choices(run, item["text"], item["choices"], item.get("question")),
-                 _without_options(task_heads.choose), record_choice, optional=("question",), lists=("choices",)),
+                 task_heads.choose, record_choice, optional=("question",), lists=("choices",)),
   "question": QuestionKind("the answer in a text (question and context)", ("question", "context"),
                    lambda run, item: task_heads.encode_question(run, item["question"], item["context"]),
-                   _without_options(task_heads.answer_questions), record_answer),
+                   task_heads.answer_questions, record_answer),
 }
