@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,31 +34,6 @@ FITTED = (*(f"model.{key}" for key in ARCHITECTURE), "model.vocab_size", "genera
           "data.sequence_length", "objective.weight_tying")
 
 NO_VOCABULARY = "The published model has no vocabulary next to it"
-
-
-class Published(NamedTuple):
-  """The parts of a `loading.TrainedModel`."""
-
-  config: FrozenConfigDict  # the branches that prediction reads
-  tokenizer: tokenizers.Tokenizer
-  params: PyTree  # on the first device
-  network: predictors.Predictor
-
-
-def load(path: str) -> Published:
-  """Reads weights in any of `formats.FORMATS` and the vocabulary next to them.
-
-  Raises:
-    UserError: weights or vocabulary are missing, damaged, from another model, or do not fit each other.
-  """
-  weights = formats.read(path)
-  tokenizer = load_tokenizer(path)
-  encoders, params = [], {}
-  for name, network in weights.items():
-    encoders.append(make_encoder(name, network, tokenizer.vocab_size, path))
-    params[name] = make_params(encoders[-1], network)
-  config = _config(encoders, tokenizer, next(iter(weights.values())))
-  return Published(config, tokenizer, jax.device_put(params), predictors.separate(*encoders))
 
 
 def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> predictors.Encoder:
@@ -227,31 +201,3 @@ def _check_same_entries(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
   raise UserError("The run has another vocabulary than the published weights", got=f"{differing} ({path})",
                   allowed="the vocabulary that the weights were trained with", fix="in a new workdir, set "
                   f"--config.data.tokenizer.path={path}; tools/import_weights prints every key that must fit")
-
-
-def _config(encoders: list[predictors.Encoder], tokenizer: tokenizers.Tokenizer, weights: Weights
-            ) -> FrozenConfigDict:
-  """The branches of a run's config that prediction reads, with the papers' masking."""
-  t = encoders[0].transformer
-  heads = {head for encoder in encoders for head in encoder.head_names}
-  length = t.max_position_embeddings - t.position_offset
-  labels = {int(i): label for i, label in (weights.config.get("id2label") or {}).items()}
-  head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
-  scores = "none"
-  if head == "classification":
-    scores = hf_config.scores_of(weights.config, t.num_labels)
-    head = "regression" if scores == "none" else head
-  return FrozenConfigDict({
-    "model": {"vocab_size": t.vocab_size, "position_offset": t.position_offset},
-    "fine_tuned": {"head": head, "scores": scores,
-                   "labels": tuple(str(labels.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
-                   "window_stride": 128, "max_question_length": 64,  # BERT's SQuAD code
-                   "is_answerable_known": False, "null_odds_threshold": 0.0},
-    "generator": {"kind": "learned" if "mlm_head" in heads else "none"},
-    "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
-                  "sampling_temperature": 1.0, "sampling_excludes_original": False},
-    "data": {"sequence_length": length, "text_field": "text",
-             "masking": {"rate": 0.15, "mask_share": 1.0, "random_share": 0.0, "unit": "token", "never_mask": (),
-                         "num_static_masks": 0}},
-    "task": {"text_fields": "text"},
-  })

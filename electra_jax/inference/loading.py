@@ -11,7 +11,8 @@ from ml_collections import FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
-from electra_jax.exchange import formats, hub, published
+from electra_jax.exchange import formats, hf_config, hub, published
+from electra_jax.exchange.mapping import Weights
 from electra_jax.finetuning import results
 from electra_jax.models.bert import make_transformer_config, with_task
 from electra_jax.objectives import predictors
@@ -47,8 +48,7 @@ def load(workdir: str, step: int | None = None) -> TrainedModel:
     if step is not None:
       raise UserError("Published weights have no steps", got=f"--step={step} of {workdir}", allowed="no --step",
                       fix="leave --step out, or give the workdir of a run")
-    config, tokenizer, params, network = published.load(workdir)
-    return TrainedModel(config, tokenizer, None, params, network, workdir)
+    return _load_published(workdir)
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)
@@ -90,3 +90,40 @@ def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> F
                          "null_odds_threshold": results.null_odds_threshold(workdir)}
   branches["objective"]["name"], branches["generator"]["kind"] = facts["task"], "none"
   return FrozenConfigDict(branches)
+
+
+def _load_published(path: str) -> TrainedModel:
+  """Weights in any of `formats.FORMATS`, with the vocabulary next to them."""
+  weights = formats.read(path)
+  tokenizer = published.load_tokenizer(path)
+  encoders, params = [], {}
+  for name, network in weights.items():
+    encoders.append(published.make_encoder(name, network, tokenizer.vocab_size, path))
+    params[name] = published.make_params(encoders[-1], network)
+  config = _published_config(encoders, next(iter(weights.values())))
+  return TrainedModel(config, tokenizer, None, jax.device_put(params), predictors.separate(*encoders), path)
+
+
+def _published_config(encoders: list[predictors.Encoder], weights: Weights) -> FrozenConfigDict:
+  """The keys of a run's config that prediction reads, with the papers' mask rate."""
+  t = encoders[0].transformer
+  heads = {head for encoder in encoders for head in encoder.head_names}
+  labels = {int(i): label for i, label in (weights.config.get("id2label") or {}).items()}
+  head = next((head.removesuffix("_head") for head in encoders[0].head_names if head in hf_config.FINE_TUNING), "")
+  scores = "none"
+  if head == "classification":
+    scores = hf_config.scores_of(weights.config, t.num_labels)
+    head = "regression" if scores == "none" else head
+  return FrozenConfigDict({
+    "model": {"vocab_size": t.vocab_size},
+    "fine_tuned": {"head": head, "scores": scores,
+                   "labels": tuple(str(labels.get(i, f"LABEL_{i}")) for i in range(t.num_labels)),
+                   "window_stride": 128, "max_question_length": 64,  # BERT's SQuAD code
+                   "is_answerable_known": False, "null_odds_threshold": 0.0},
+    "generator": {"kind": "learned" if "mlm_head" in heads else "none"},
+    "objective": {"name": "rtd" if "rtd_head" in heads else "mlm" if "mlm_head" in heads else "none",
+                  "sampling_temperature": 1.0, "sampling_excludes_original": False},
+    "data": {"sequence_length": t.max_position_embeddings - t.position_offset, "text_field": "text",
+             "masking": {"rate": 0.15}},
+    "task": {"text_fields": "text"},
+  })

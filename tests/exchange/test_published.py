@@ -97,7 +97,7 @@ def test_missing_vocabulary_and_missing_heads(pair, tmp_path):
     pretraining_heads.fill_mask(run, ["the [MASK]"])
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(UserError, match="no vocabulary next to it"):
-    published.load(path)
+    pretraining_heads.load(path)
   with pytest.raises(UserError, match="No published weights"):
     formats.read(str(tmp_path / "nowhere"))
 
