@@ -1,4 +1,4 @@
-"""Hugging Face folders, read and written: model.safetensors (or .bin, or shards) and config.json."""
+"""Hugging Face folders, read and written: model.safetensors (or pytorch_model.bin) and config.json."""
 
 import json
 import os
@@ -11,12 +11,11 @@ from absl import logging
 
 from electra_jax import files
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.errors import UserError, listed, named
+from electra_jax.errors import UserError, listed
 from electra_jax.exchange import hf_config, mapping, torch_files
 from electra_jax.exchange.mapping import Weights
 
-# In order of preference; an index names the shards of one model.
-FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+FILES = ("model.safetensors", "pytorch_model.bin")  # in order of preference
 STATE_DICTS = ("model", "state_dict", "model_state_dict", "module")  # where training checkpoints keep the tensors
 PAIR = ("discriminator", "encoder", "generator")  # folders that tools/export makes for a run with two networks
 
@@ -96,36 +95,14 @@ def read_network(folder: str) -> Weights:
 
 
 def _read_tensors(folder: str) -> dict[str, np.ndarray]:
-  """Every tensor of the folder, from one file or from shards, as stored."""
+  """Every tensor of the folder, as stored."""
   name = next((name for name in FILES if os.path.isfile(os.path.join(folder, name))), None)
   if name is None:
     raise UserError("The folder has no weights", got=f"{folder}: {', '.join(sorted(os.listdir(folder))[:8])}",
-                    allowed=" or ".join(FILES), fix="download them; weights of TensorFlow (tf_model.h5) or Flax "
-                    "(flax_model.msgpack) are converted with transformers first")
+                    allowed=" or ".join(FILES), fix="download them; weights in several parts, of TensorFlow "
+                    "(tf_model.h5) or of Flax (flax_model.msgpack) are saved in one file with transformers first")
   path = os.path.join(folder, name)
-  if not name.endswith(".index.json"):
-    return _read_file(path)
-  try:
-    with open(path, encoding="utf-8") as file:
-      places = dict(json.load(file)["weight_map"])
-    shards = sorted(set(places.values()))
-    bad = [shard for shard in shards if os.path.basename(shard) != shard]
-    missing = [shard for shard in shards if not os.path.isfile(os.path.join(folder, shard))]
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise mapping.damaged(path, error) from error
-  if bad or missing:
-    raise UserError("Parts of the weights are missing", got=f"{path} names {named(bad or missing)}",
-                    allowed="every file of the index, in its folder", fix="download the missing files")
-  tensors = {}
-  for shard in shards:
-    tensors |= _read_file(os.path.join(folder, shard))
-  if lost := sorted(places.keys() - tensors.keys()):
-    raise mapping.damaged(path, f"no shard holds {named(lost)}")
-  return tensors
-
-
-def _read_file(path: str) -> dict[str, np.ndarray]:
-  if not path.endswith(".safetensors"):
+  if not name.endswith(".safetensors"):
     return _read_bin(path)
   try:
     return safetensors.numpy.load_file(path)

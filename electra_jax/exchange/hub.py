@@ -10,7 +10,7 @@ from electra_jax.errors import UserError
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # MODEL or OWNER/MODEL
 SECONDS = 1.5  # that the hub has for its first answer
 DESCRIPTION = ("*.json", "*.txt", "*.model", "README.md")  # sizes and vocabulary
-WEIGHTS = (("model*.safetensors",), ("pytorch_model*.bin",))  # in one file or in shards; the second if no first
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the second if there is no first
 LOGIN = "log in with `hf auth login`, or export HF_TOKEN with a token that may write"
 
 
@@ -40,10 +40,10 @@ def _download(name: str) -> str:
   except Exception as error:  # its own errors, and those of whichever HTTP library it uses
     fault = error
   try:
-    for files in WEIGHTS:
-      folder = huggingface_hub.snapshot_download(name, allow_patterns=[*DESCRIPTION, *files],
+    for weights in WEIGHTS:
+      folder = huggingface_hub.snapshot_download(name, allow_patterns=[*DESCRIPTION, weights],
                                                  local_files_only=fault is not None)
-      if any(file.endswith((".safetensors", ".bin")) for file in os.listdir(folder)):
+      if weights in os.listdir(folder):
         break
   except Exception as error:  # as above
     said = fault or error

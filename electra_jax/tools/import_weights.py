@@ -25,30 +25,30 @@ USAGE = """Turns published weights into a folder like a run's at step 0.
                               --config=configs/bert_original_base.py --out=runs/bert
   An ELECTRA, both parts: python -m electra_jax.tools.import_weights --weights=DIR --config=configs/base.py \\
                               --out=runs/electra      (DIR holds discriminator/ and generator/)
-  A vocabulary elsewhere: ... --tokenizer=vocab.txt
+  A vocabulary elsewhere: ... --config.data.tokenizer.path=vocab.txt
 
---weights is a Hugging Face folder (model.safetensors, in one file or in shards, or pytorch_model.bin) or a name on the
-hub, a checkpoint of the released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with; the
-weights' sizes and vocabulary replace its own. Parts that the weights lack start fresh, and are named.
+--weights is a Hugging Face folder (model.safetensors or pytorch_model.bin) or a name on the hub, a checkpoint of the
+released TensorFlow code, or fairseq's RoBERTa. --config is the recipe to continue with; the weights' sizes and
+vocabulary replace its own. Parts that the weights lack start fresh, and are named.
 
 tools/predict, tools/export and tools/checkpoints read the folder. To train on, no import is needed:
 --config.checkpoint.init_from takes the weights themselves, with their sizes and vocabulary (docs/own_text.md)."""
 
 
-def import_weights(path: str, given: ConfigDict, out: str, tokenizer_path: str = "") -> initial.Start:
+def import_weights(path: str, given: ConfigDict, out: str) -> initial.Start:
   """Writes `out`: config.json (with a branch `imported`), tokenizer/ and checkpoints/0/.
 
   Args:
     path: the weights, in any of `formats.FORMATS`, or their name on the Hugging Face hub.
-    given: a recipe, not resolved; it is not changed.
-    tokenizer_path: where the vocabulary is, if not next to the weights.
+    given: a recipe, not resolved; it is not changed. Its `data.tokenizer.path` is where the vocabulary is, if not next
+      to the weights.
 
   Raises:
     UserError: weights, vocabulary and recipe do not fit each other, something is damaged, or `out` is taken.
   """
   folder = hub.fetch(path)
   weights = formats.read(folder)
-  tokenizer = tokenizers.load_tokenizer(tokenizer_path) if tokenizer_path else published.load_tokenizer(folder)
+  tokenizer = tokenizers.load_tokenizer(given.data.tokenizer.path or published.vocabulary_folder(folder))
   adapted = published.adapt(given, weights, tokenizer)
   config = config_lib.resolve(adapted)
   with files.new_folder(out) as partial:
@@ -73,7 +73,6 @@ def define_flags() -> None:
   """Not at import: other tools have flags of the same names."""
   flags.declare_key_flag("config")  # appears in --help
   flags.DEFINE_string("weights", None, "Folder or file of the published weights, or their name on the hub.")
-  flags.DEFINE_string("tokenizer", "", "Folder or file of the vocabulary, if it is not next to the weights.")
   flags.DEFINE_string("out", None, "The new folder.")
 
 
@@ -85,7 +84,7 @@ def main(argv: list[str]) -> None:
                     got=f"--weights={FLAGS.weights or ''} --out={FLAGS.out or ''}",
                     allowed="published weights, the recipe to continue with, and a new folder", fix="see --help")
   main_lib.start_jax()
-  start = import_weights(FLAGS.weights, FLAGS.config, FLAGS.out, FLAGS.tokenizer)
+  start = import_weights(FLAGS.weights, FLAGS.config, FLAGS.out)
   for what, names in (("Not in the weights, so it starts fresh", start.fresh), ("Not needed here", start.unused)):
     if names:
       print(f"{what}: {', '.join(names)}")

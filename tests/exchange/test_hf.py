@@ -73,25 +73,6 @@ def test_bare_encoder_in_half_precision(tmp_path):
   assert {value.dtype for value in found.values()} == {np.dtype("float32")}
 
 
-def test_shards(tmp_path):
-  own = write(tmp_path / "m")
-  (tmp_path / "m/model.safetensors").unlink()
-  names = sorted(own)
-  places = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(names)}
-  for shard in set(places.values()):
-    safetensors.numpy.save_file({n: np.ascontiguousarray(own[n]) for n in names if places[n] == shard},
-                                tmp_path / "m" / shard)
-  index = tmp_path / "m/model.safetensors.index.json"
-  index.write_text(json.dumps({"weight_map": places}))
-  assert all(np.array_equal(read_one(tmp_path / "m").tensors[name], own[name]) for name in names)
-  index.write_text(json.dumps({"weight_map": places | {"x": "model-00003.safetensors"}}))
-  with pytest.raises(UserError, match="Parts of the weights are missing"):
-    read_one(tmp_path / "m")
-  index.write_text(json.dumps({"weight_map": places | {"x": "../../model.safetensors"}}))
-  with pytest.raises(UserError, match="Parts of the weights are missing"):
-    read_one(tmp_path / "m")
-
-
 @pytest.mark.parametrize("family", NETWORKS)
 def test_names_are_a_bijection(family):
   """Every parameter has a name of its own, and comes back by it; what is missing or misshaped is named."""

@@ -190,8 +190,9 @@ def test_starting_from_a_folder(workdir_of, tmp_path):
   assert "vocabulary could not be compared" in published.start_params(str(tmp_path / "out"), zeros, run.tokenizer)[1]
   with pytest.raises(UserError, match="no vocabulary next to it"):
     import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"))
-  start = import_weights.import_weights(str(tmp_path / "out"), given_of("electra"), str(tmp_path / "imported"),
-                                        os.path.join(workdir, "tokenizer"))
+  given = given_of("electra")
+  given.data.tokenizer.path = os.path.join(workdir, "tokenizer")
+  start = import_weights.import_weights(str(tmp_path / "out"), given, str(tmp_path / "imported"))
   assert not start.fresh
 
 
