@@ -19,14 +19,12 @@ class GlueRow(NamedTuple):
   columns: tuple[str, ...]
   metrics: tuple[str, ...]  # the first is the default, as in ELECTRA's GLUE score
   labels: tuple[str, ...]  # names as in the files and on the test server; () for regression
+  tests: dict[str, tuple[str, int]]  # test split -> (file name, number of lines) that the server expects
   label_column: str = "label"
   id_column: str = "index"
   header: tuple[str, ...] | None = None  # for training and dev files that have no header line
   tfds_columns: tuple[str, ...] = ("sentence1", "sentence2")
   splits: tuple[str, ...] = ("train", "dev")
-  test_splits: tuple[str, ...] = ("test",)
-  submissions: tuple[str, ...] = ()  # file names, in the order of test_splits
-  num_test: tuple[int, ...] = ()  # lines that the test server expects
   has_short_rows: bool = False  # some training and dev rows lack columns; everybody leaves those out
 
 
@@ -35,26 +33,25 @@ ZERO_ONE = ("0", "1")
 
 GLUE: dict[str, GlueRow] = {
   "cola": GlueRow("CoLA", ("sentence",), ("matthews",), ZERO_ONE, header=("source", "label", "mark", "sentence"),
-              tfds_columns=("sentence",), submissions=("CoLA.tsv",), num_test=(1063,)),
+                  tfds_columns=("sentence",), tests={"test": ("CoLA.tsv", 1063)}),
   "sst2": GlueRow("SST-2", ("sentence",), ("accuracy",), ZERO_ONE, tfds_columns=("sentence",),
-              submissions=("SST-2.tsv",), num_test=(1821,)),
+                  tests={"test": ("SST-2.tsv", 1821)}),
   "mrpc": GlueRow("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), ZERO_ONE, label_column="Quality",
-              submissions=("MRPC.tsv",), num_test=(1725,)),
+                  tests={"test": ("MRPC.tsv", 1725)}),
   "stsb": GlueRow("STS-B", ("sentence1", "sentence2"), ("spearman", "pearson"), (), label_column="score",
-              submissions=("STS-B.tsv",), num_test=(1379,)),
+                  tests={"test": ("STS-B.tsv", 1379)}),
   "qqp": GlueRow("QQP", ("question1", "question2"), ("accuracy", "f1"), ZERO_ONE, label_column="is_duplicate",
-             id_column="id", tfds_columns=("question1", "question2"), submissions=("QQP.tsv",), num_test=(390965,),
-             has_short_rows=True),
+                 id_column="id", tfds_columns=("question1", "question2"), tests={"test": ("QQP.tsv", 390965)},
+                 has_short_rows=True),
   "mnli": GlueRow("MNLI", ("sentence1", "sentence2"), ("accuracy",), ("contradiction", "entailment", "neutral"),
-              label_column="gold_label", tfds_columns=("premise", "hypothesis"),
-              splits=("train", "dev_matched", "dev_mismatched"), test_splits=("test_matched", "test_mismatched", "ax"),
-              submissions=("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"), num_test=(9796, 9847, 1104)),
+                  label_column="gold_label", tfds_columns=("premise", "hypothesis"),
+                  splits=("train", "dev_matched", "dev_mismatched"),
+                  tests={"test_matched": ("MNLI-m.tsv", 9796), "test_mismatched": ("MNLI-mm.tsv", 9847),
+                         "ax": ("AX.tsv", 1104)}),
   "qnli": GlueRow("QNLI", ("question", "sentence"), ("accuracy",), NOT_ENTAILED, tfds_columns=("question", "sentence"),
-              submissions=("QNLI.tsv",), num_test=(5463,)),
-  "rte": GlueRow("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, submissions=("RTE.tsv",),
-             num_test=(3000,)),
-  "wnli": GlueRow("WNLI", ("sentence1", "sentence2"), ("accuracy",), ZERO_ONE, submissions=("WNLI.tsv",),
-              num_test=(146,)),
+                  tests={"test": ("QNLI.tsv", 5463)}),
+  "rte": GlueRow("RTE", ("sentence1", "sentence2"), ("accuracy",), NOT_ENTAILED, tests={"test": ("RTE.tsv", 3000)}),
+  "wnli": GlueRow("WNLI", ("sentence1", "sentence2"), ("accuracy",), ZERO_ONE, tests={"test": ("WNLI.tsv", 146)}),
 }
 # The diagnostics (AX) are answered by the MNLI model.
 AX_FILES = ("AX/AX.tsv", "AX/test.tsv", "diagnostic/diagnostic.tsv")
@@ -76,7 +73,7 @@ def make(name: str, config_task: ConfigDict) -> Task:
   """The task for a row of GLUE; `config_task` is the `task` branch of the config."""
   row, left_out = GLUE[name], {}
   task = sequences.make(
-    name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=row.test_splits,
+    name, config_task, labels=row.labels, metrics=row.metrics, splits=row.splits, test_splits=tuple(row.tests),
     read=lambda split: read(name, split, config_task.data_dir, left_out),
     submission=functools.partial(submission, name))
   return task._replace(left_out=left_out)
@@ -93,7 +90,7 @@ def make_ranking(name: str, config_task: ConfigDict, head: str, pairs: Callable[
     return pairs(examples) if split == "train" else examples
 
   return Task(
-    name=name, head=head, label_names=row.labels, num_labels=1, splits=row.splits, test_splits=row.test_splits,
+    name=name, head=head, label_names=row.labels, num_labels=1, splits=row.splits, test_splits=tuple(row.tests),
     metric="accuracy", read=read_split, featurize=featurize, decode=decode,
     score=lambda predictions, examples: scoring.score(("accuracy",), predictions, [e.label for e in examples]),
     submission=functools.partial(submission, source))
@@ -111,7 +108,7 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
     UserError: a file, column or label is missing or wrong; file and line are named.
   """
   row, names = GLUE[name], {}
-  labelled = split not in row.test_splits
+  labelled = split not in row.tests
   columns, label_column, id_column = row.tfds_columns, "label", "idx"  # in JSONL too
   if data_dir.startswith("tfds:"):
     theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched",
@@ -141,7 +138,7 @@ def submission(name: str, split: str, predictions: Sequence, examples: Sequence[
   The lines are in the order of the index, which TFDS shuffles.
   """
   row = GLUE[name]
-  file_name = row.submissions[row.test_splits.index(split)]
+  file_name, _ = row.tests[split]
   shown = [f"{min(5.0, max(0.0, value)):.3f}" for value in predictions] if not row.labels else predictions
   lines = [(example.example_id, value) for example, value in zip(examples, shown, strict=True)]
   lines.sort(key=lambda line: (len(line[0]), line[0]))
@@ -155,5 +152,4 @@ def row_of(name: str) -> GlueRow:
 
 def expected_count(name: str, split: str) -> int:
   """Lines that the test server expects of a test split."""
-  row = row_of(name)
-  return row.num_test[row.test_splits.index(split)]
+  return row_of(name).tests[split][1]

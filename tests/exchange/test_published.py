@@ -12,7 +12,6 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import formats, mapping, published
 from electra_jax.exchange.mapping import Weights
 from electra_jax.inference import pretraining_heads
-from electra_jax.tools import checkpoints as tool
 from tests.exchange.random_networks import ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_fairseq import oldest_names
 
@@ -100,10 +99,3 @@ def test_missing_vocabulary_and_missing_heads(pair, tmp_path):
     pretraining_heads.load(path)
   with pytest.raises(UserError, match="No published weights"):
     formats.read(str(tmp_path / "nowhere"))
-
-
-def test_checkpoint_tool_shows_and_compares_published_weights(pair):
-  path, _ = pair
-  said = [line.split()[:3] for line in tool.show([path]).splitlines()]
-  assert ["generator/generator_lm_head.bias", "50", "float32"] in said
-  assert tool.compare([path, path]).endswith("equal, bit for bit.")
