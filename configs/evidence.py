@@ -116,6 +116,7 @@ TABLES = {
     tasks=(*GLUE, "wnli"), flops=1e17, paper_flops=1.4e18),
   "table3": dict(
     says="ELECTRA is best, All-Tokens MLM comes close; learning from 15 % of the tokens costs most.",
+    too_small=("All-Tokens MLM",),
     **compared("ELECTRA Table 3", {
       "ELECTRA": "electra_small", "All-Tokens MLM": "all_tokens_mlm", "Replace MLM": "replace_mlm",
       "ELECTRA 15%": "electra_15", "BERT": "bert_small"})),

@@ -4,7 +4,6 @@
 their curves; without --out it only writes the pages anew, which a test keeps current.
 """
 
-import math
 import os
 import pathlib
 import re
@@ -60,7 +59,7 @@ def verdict(of: Table, difference: Difference) -> str:
 
 
 def main_rows(of: Table, rows: Sequence[Mapping]) -> list[Mapping]:
-  """A table's figures without those of smaller budgets."""
+  """A table's figures without those of other budgets."""
   return [row for row in rows if row["claim"] == of.name and "budget" not in row]
 
 
@@ -71,8 +70,9 @@ def by_budget(of: Table, rows: Sequence[Mapping]) -> dict[float, list[Difference
     if row["claim"] == of.name and row["metric"] == metric_key(of.metrics[0]):
       budgets.setdefault(row.get("budget"), []).append(row)
   main = main_rows(of, rows)
-  return {budget or main[0]["train_flops"]: compare(of, own, chance_of_pretraining(rows, own[0]["train_flops"]))
-          for budget, own in sorted(budgets.items(), key=lambda item: item[0] or math.inf)}
+  compared = {budget or main[0]["train_flops"]: compare(of, own, chance_of_pretraining(rows, own[0]["train_flops"]))
+              for budget, own in budgets.items()}
+  return dict(sorted(compared.items()))
 
 
 def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
@@ -86,12 +86,12 @@ def pages(rows: Sequence[Mapping], folder: str) -> dict[str, str]:
   introduction = root / INTRODUCTION
   texts = {"README.md": "\n\n".join(
     ["# Results", *([introduction.read_text(encoding="utf-8").strip()] if introduction.exists() else []),
-     claims(rows)]) + "\n"}
+     claims(rows, root / NOTEBOOK)]) + "\n"}
   return texts | {f"{of.name}.md": _page(of, rows, root) for of in run}
 
 
-def claims(rows: Sequence[Mapping]) -> str:
-  """A Markdown table: a line for each difference that was run, and for each table that was not."""
+def claims(rows: Sequence[Mapping], notebook: pathlib.Path) -> str:
+  """A Markdown table: a line for each difference that was run, and for each table that was not run to its end."""
   lines, not_run = [], []
   for file in FILES:
     for of in tables(file).values():
@@ -108,7 +108,10 @@ def claims(rows: Sequence[Mapping]) -> str:
                       difference.in_paper(1), difference.value(1), budget,
                       verdict(of, difference)])
       lines += [] if compared else [[link, "", "", "", budget, "one model only"]]
-  lines += [[f"{of.name}: {of.says or of.source}", "", "", "", "", "not run"] for of in not_run]
+  for of in not_run:
+    has_section = first_paragraph(notebook, of.name)
+    link = f"[{of.name}]({NOTEBOOK}#{of.name})" if has_section else of.name
+    lines.append([f"{link}: {of.says or of.source}", "", "", "", "", "curves only" if has_section else "not run"])
   return plotting.markdown(["Claim", "Difference", "Paper", "Ours", "Budget", "Verdict"], lines)
 
 
@@ -118,10 +121,11 @@ def _page(of: Table, rows: Sequence[Mapping], root: pathlib.Path) -> str:
   parts += ["\n".join(lines) for lines in [differences(
     of, own, chance_of_pretraining(rows, own[0]["train_flops"]))] if lines]
   if len(budgets) > 1:
+    values = {model.name: [next((difference.value(1) for difference in each if difference.model == model.name), "")
+                           for each in budgets.values()] for model in of.models[1:]}
     parts.append(plotting.markdown(
       [f"{TITLES[of.metrics[0]]}, difference from {of.models[0].name}", *map(_flops, budgets)],
-      ([model.name, *(next((difference.value(1) for difference in each if difference.model == model.name), "")
-                      for each in budgets.values())] for model in of.models[1:])))
+      [[name, *row] for name, row in values.items() if any(row)]))
   parts += [text for text in [first_paragraph(root / NOTEBOOK, of.name)] if text]
   parts += [f"![{of.name}]({name})" for name in (f"{of.name}.png", BUDGETS.format(of.name)) if (root / name).exists()]
   return "\n\n".join(parts) + "\n"
@@ -146,10 +150,12 @@ def draw_budgets(of: Table, rows: Sequence[Mapping], out: str) -> None:
   for number, model in enumerate(of.models[1:]):
     points = [(budget, difference) for budget, differences_there in budgets.items() for difference in differences_there
               if difference.model == model.name]
+    if not points:
+      continue
     axes.errorbar([budget for budget, _ in points], [difference.ours for _, difference in points],
                   [difference.noise for _, difference in points], fmt="o-", capsize=3, color=plotting.COLOURS[number],
                   label=model.name)
-    if of.paper_flops and points and points[0][1].paper is not None:
+    if of.paper_flops and points[0][1].paper is not None:
       axes.plot(of.paper_flops, points[0][1].paper, "*", markersize=11, color=plotting.COLOURS[number],
                 label=f"{model.name}, paper")
   axes.axhline(0.0, color="grey", linewidth=0.8)
@@ -162,7 +168,7 @@ def draw_budgets(of: Table, rows: Sequence[Mapping], out: str) -> None:
 def merge(before: Iterable[dict], new: Iterable[dict]) -> list[dict]:
   """The figures of tables of configs/evidence.py, with all figures of a model replaced if there are new ones.
 
-  Rows with a "budget" are of an earlier, smaller one, and stay.
+  Rows with a "budget" are of another one than the table's, and stay.
   """
   new = list(new)
   models = {(figure["claim"], figure["model"]) for figure in new}

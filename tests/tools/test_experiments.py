@@ -405,7 +405,9 @@ def test_one_line_for_each_difference(tmp_path):
     for row, score in zip(plan(name, tmp_path / name), scores):
       finish(row, score, 3.0)
       found += figures.rows_of(rows.tables()[name], row, "cmd", Tuning())
-  lines = publish.claims(found).splitlines()
+  notebook = tmp_path / "notebook.md"
+  notebook.write_text("## sinusoids\n\nThe curves of runs that were stopped.\n")
+  lines = publish.claims(found, notebook).splitlines()
   assert lines[2].startswith("| [small-vs-bert](small-vs-bert.md): ELECTRA-Small is ahead of BERT-Small")
   assert "| BERT-Small − ELECTRA-Small, GLUE | -4.3 | -10.0 ± 1.4 |" in lines[2] and lines[2].endswith("| confirmed |")
   expected = [("-20.0", "confirmed"), ("+0.0", "within noise"), ("+20.0", "budget too small")]
@@ -413,6 +415,8 @@ def test_one_line_for_each_difference(tmp_path):
     assert f"| {ours} ± 1.4 |" in line and line.endswith(f"| {word} |")
   assert lines[6].startswith("| [two-stage](two-stage.md): ") and lines[6].endswith("| one model only |")
   assert any(line.startswith("| table3: ") and line.endswith("| not run |") for line in lines)
+  in_part = [line for line in lines if line.endswith("| curves only |")]
+  assert len(in_part) == 1 and in_part[0].startswith("| [sinusoids](notebook.md#sinusoids): ")
 
 
 def test_a_column_without_seeds_has_no_spread(tmp_path):
