@@ -176,6 +176,14 @@ def test_characters_that_training_never_saw_become_bytes(trained, kind):
   assert "<0xE2>" in tokenizer.tokens(ids)
 
 
+def test_a_model_that_keeps_case_is_lowercased_alike_in_a_corpus_and_in_a_question():
+  row = TOKENIZERS["sentencepiece"]
+  tokenizer = row.tokenizer(row.train(iter(TEXTS), 400, False, 0), True)
+  text = "The İstanbul fox, ΣΊΣΥΦΟΣ"
+  assert tokenizer.encode_batch([text]) == [tokenizer.encode_words(text)[0]] == tokenizer.encode_batch([
+    "the i\u0307stanbul fox, σίσυφοσ"])
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 @pytest.mark.parametrize("limit", [10**6, 0])
 def test_remembered_words_change_nothing(trained, monkeypatch, kind, limit):

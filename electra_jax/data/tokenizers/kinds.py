@@ -194,7 +194,7 @@ class SentencePiece(Tokenizer):
 
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     if self._lower_here:
-      texts = [_lower(text) for text in texts]
+      texts = ["".join(map(str.lower, text)) for text in texts]  # character by character, as `reader` does
     return self._library.encode(texts, num_threads=1)
 
   @functools.cached_property
@@ -260,11 +260,6 @@ def _is_inside_word(text: str) -> bool:
   """Whether a piece without a space before it belongs to the word before: letters, digits, accents."""
   first = text[:1]
   return (first.isalnum() or unicodedata.category(first or " ").startswith("M")) and not _IDEOGRAPHS.match(text)
-
-
-def _lower(text: str) -> str:
-  """Lowercase with offsets kept: a character whose lower form is longer stays as it is."""
-  return "".join(low if len(low := c.lower()) == 1 else c for c in text)
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
