@@ -220,7 +220,7 @@ def test_tfds_errors_without_words(tfds_dir, monkeypatch):
 def test_tfds_records_are_passed_over(tfds_dir):
   skipped = Counter()
   assert read("tfds:small_bytes", on_bad_record="skip", skipped=skipped) == [["fine"]]
-  assert skipped == {"A TFDS record is not UTF-8": 1}
+  assert skipped == {'The field "text" of a record is no text': 1}
 
 
 # ---- Hugging Face data sets ----
