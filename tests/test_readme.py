@@ -58,7 +58,6 @@ def test_demo_summary_reads_a_run(tmp_path, capsys):
   from configs import tiny
   from electra_jax import config as config_lib
   from electra_jax import metrics
-  from electra_jax.errors import UserError
   from electra_jax.tools import summary
 
   given = tiny.get_config()
@@ -67,15 +66,16 @@ def test_demo_summary_reads_a_run(tmp_path, capsys):
   writer = metrics.MetricWriter(str(tmp_path), config.log)
   for step, speed in ((25, 500.0), (50, 1500.0)):
     writer.write(step, "train", {"mlm/loss": 6.0, "train/tokens_per_second": speed})
-  with pytest.raises(UserError, match="has not been evaluated"):
-    summary.rows_of(str(tmp_path))
+  assert ("held-out text", "not evaluated yet") in [line[:2] for line in summary.rows_of(str(tmp_path))]
   writer.write(50, "eval", {"mlm/loss": 5.0, "mlm/accuracy": 0.25, "mlm/perplexity": 148.4, "rtd/auc": 0.8,
                             "rtd/loss": 0.4, "eval/unigram_entropy": 5.9})
+  for seconds in (30.0, 0.0):  # two starts
+    writer.write(50, "time", {"time/start_seconds": seconds, "time/steps_seconds": 15.0, "time/goodput": 1.0})
   writer.close()
   lines = {what: (value, beside) for what, value, beside in summary.rows_of(str(tmp_path))}
   assert lines["held-out MLM loss"] == ("5.000 nats", "5.900: unigram entropy of the same tokens")
   assert lines["held-out RTD AUC"] == ("0.800", "0.500: chance")
-  assert lines["training speed"][0] == "1,000 tokens/s"
+  assert lines["training speed"][0] == "1,000 tokens/s" and lines["goodput"][0] == "50.0 %"
   results = tmp_path / "results.json"
   results.write_text(json.dumps({"summary": {"accuracy": {"median": 0.875}, "f1": {"median": None}}}))
   summary.main(["summary", str(tmp_path), str(tmp_path / "no_run")])  # as of runs/*

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -91,7 +90,7 @@ def head(facts: Facts) -> str:
   badge = f'<span class="badge{"" if finished else " open"}">{"finished" if finished else "not finished"}</span>'
   line = f"{kind} · {done:,} of {wanted:,} {unit}"
   return (f"<header><h1>{escape(name)}</h1><p>{escape(line)} {badge}</p></header>\n"
-          + report_page.tiles([tile for tile in tiles(facts) if tile[1]]))
+          + report_page.tiles(tiles(facts)))
 
 
 def progress_of(facts: Facts) -> tuple[int, int, str]:
@@ -103,8 +102,11 @@ def progress_of(facts: Facts) -> tuple[int, int, str]:
   return done, config.train.num_steps, "steps"
 
 
+TILES = ("held-out MLM loss", "held-out RTD AUC", "training speed", "MFU", "goodput")  # rows of the summary
+
+
 def tiles(facts: Facts) -> list[tuple[str, str]]:
-  """(what, value) of each tile; one with an empty value is left out."""
+  """(what, value) of each tile."""
   config = facts.config
   parameters = flops_report.config_row("", config, mfu=1.0, devices=1)["parameters"]
   first = [("parameters of the encoder", f"{parameters / 1e6:,.1f} M")]
@@ -112,16 +114,8 @@ def tiles(facts: Facts) -> list[tuple[str, str]]:
     for name, row in _summary(facts).items():
       first.append((f"{name}, median of {row['num_runs']} seeds", f"{percent(row['median'])} %"))
     return first
-  last = next((row for row in reversed(facts.rows) if row["split"] == "eval"), {})
-  last = {name: value for name, value in last.items() if value == value}  # a loss that is NaN has no tile
-  speed, mfu = ([row[name] for row in facts.rows if name in row] for name in ("train/tokens_per_second", "train/mfu"))
-  seconds = time_spent(facts)
-  return [*first,
-          ("held-out MLM loss, nats", f"{last['mlm/loss']:.3f}" if "mlm/loss" in last else ""),
-          ("held-out RTD AUC", f"{last['rtd/auc']:.3f}" if "rtd/auc" in last else ""),
-          ("tokens per second, median", f"{statistics.median(speed):,.0f}" if speed else ""),
-          ("MFU, median", f"{100 * statistics.median(mfu):.1f} %" if mfu else ""),
-          ("goodput", f"{100 * seconds['steps'] / sum(seconds.values()):.1f} %" if seconds else "")]
+  lines = summary.rows_of(facts.workdir) if facts.rows else []
+  return first + [(what, value) for what, value, _ in lines if what in TILES]
 
 
 def results_of(facts: Facts) -> str:
@@ -211,11 +205,11 @@ def hardware(facts: Facts) -> str:
   shown = table(headings, lines) if lines else paragraph("The workdir does not say on which devices it was made.")
   if damaged := checkpoints.set_aside(facts.workdir):
     shown += "<h3>Damaged checkpoints, skipped</h3>" + table(("kept as", "why"), list(damaged.items()))
-  if seconds := time_spent(facts):
+  if seconds := summary.time_spent(facts.rows):
     total = sum(seconds.values())
     shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {tqdm.format_interval(total)} were steps</h3>"
               + report_page.shares(seconds, tqdm.format_interval))
-    if parts := time_spent(facts, "start"):
+    if parts := summary.time_spent(facts.rows, "start"):
       shown += "<h3>What a start takes</h3>" + report_page.shares(parts, tqdm.format_interval)
   elif not facts.is_fine_tuning:
     shown += paragraph("Where the time went is known when a run ends or is asked to stop.", dim=True)
@@ -249,17 +243,6 @@ SECTIONS: dict[str, Callable[[Facts], str]] = {
 def _summary(facts: Facts) -> dict[str, dict[str, float]]:
   names = facts.seeds[0]["scores"] if facts.seeds else ()
   return {name: scoring.summarise([run["scores"][name] for run in facts.seeds]) for name in names}
-
-
-def time_spent(facts: Facts, of: str = "time") -> dict[str, float]:
-  """Purpose -> seconds, over all starts that ended in order; {} if none did. `of`="start": the parts of starting up."""
-  spent: dict[str, float] = {}
-  for row in facts.rows:
-    for key, value in row.items():
-      if row["split"] == "time" and key.startswith(f"{of}/") and key.endswith("_seconds"):
-        name = key.removeprefix(f"{of}/").removesuffix("_seconds").replace("_", " ")
-        spent[name] = spent.get(name, 0.0) + value
-  return spent if sum(spent.values()) > 0 else {}
 
 
 def _value(value: object) -> str:

@@ -26,21 +26,19 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
   """(what, value, baseline or note) lines of one run.
 
   Raises:
-    UserError: the workdir holds no run, or one without an evaluation.
+    UserError: the workdir holds no run, or one that has not logged yet.
   """
   config, results = config_lib.load(workdir), os.path.join(workdir, "results.json")
   if os.path.exists(results):
     return [(f"{config.task.name}, {name}", scoring.percent(row["median"]), "median over the seeds")
             for name, row in files.read_json(results)["summary"].items()]
   rows = metrics.read_rows(workdir)
-  evaluations = [row for row in rows if row["split"] == "eval"]
-  if not evaluations:
-    raise UserError(f"The run in {workdir} has not been evaluated yet", got=f"{len(rows)} rows of training metrics",
-                    allowed="a run with at least one evaluation", fix="let it finish or set --config.eval.every_steps; "
-                    "a run with --config.data.heldout_share=0 has nothing to evaluate on")
-  last = evaluations[-1]
+  step = max(row["step"] for row in rows)
+  last = next((row for row in reversed(rows) if row["split"] == "eval"), {})
   entropy = last.get("eval/unigram_entropy")
-  lines = [("steps", f"{last['step']:,} of {config.train.num_steps:,}", "")]
+  lines = [("steps", f"{step:,} of {config.train.num_steps:,}", "")]
+  if not last:
+    lines.append(("held-out text", "not evaluated yet", "eval.every_steps; never with data.heldout_share=0"))
   if "mlm/loss" in last:
     lines += [("held-out MLM loss", _number(last["mlm/loss"], " nats"),
                f"{entropy:.3f}: unigram entropy of the same tokens"),
@@ -52,18 +50,31 @@ def rows_of(workdir: str) -> list[tuple[str, str, str]]:
                f"{last['rtd/constant_loss']:.3f}: the same answer everywhere" if "rtd/constant_loss" in last else "")]
   if "rtd/recall" in last:
     lines.append(("replaced tokens", progress.describe_marks(last), ""))
-  speeds = [row["train/tokens_per_second"] for row in rows if "train/tokens_per_second" in row]
+  speeds, mfus = ([row[name] for row in rows if name in row] for name in ("train/tokens_per_second", "train/mfu"))
   if speeds:
     lines.append(("training speed", f"{statistics.median(speeds):,.0f} tokens/s", "median of the log windows"))
-  times = [row for row in rows if "time/goodput" in row]
-  if times:
-    lines.append(("goodput", f"{100 * times[-1]['time/goodput']:.1f} %", "share of the time spent on steps"))
+  if mfus:
+    lines.append(("MFU", f"{100 * statistics.median(mfus):.1f} %", "median of the log windows"))
+  if seconds := time_spent(rows):
+    share = seconds["steps"] / sum(seconds.values())
+    lines.append(("goodput", f"{100 * share:.1f} %", "share of the time spent on steps"))
   lines += [("warning", sign, "") for sign in warning_signs.find(config, rows)]
-  for what, name in (("checkpoint", os.path.join("checkpoints", str(last["step"]))), ("curves", "curves.png")):
+  for what, name in (("checkpoint", os.path.join("checkpoints", str(step))), ("curves", "curves.png")):
     path = os.path.abspath(os.path.join(workdir, name))
     if os.path.exists(path):
       lines.append((what, path, ""))
   return lines
+
+
+def time_spent(rows: list[dict], of: str = "time") -> dict[str, float]:
+  """Purpose -> seconds, over all starts that ended in order; {} if none did. `of`="start": the parts of starting up."""
+  spent: dict[str, float] = {}
+  for row in rows:
+    for key, value in row.items():
+      if row["split"] == "time" and key.startswith(f"{of}/") and key.endswith("_seconds"):
+        name = key.removeprefix(f"{of}/").removesuffix("_seconds").replace("_", " ")
+        spent[name] = spent.get(name, 0.0) + value
+  return spent if sum(spent.values()) > 0 else {}
 
 
 def _number(value: float, unit: str = "", digits: int = 3) -> str:
