@@ -59,10 +59,6 @@ def read(file: str) -> dict[str, Weights]:
                     allowed="a dict with `model` and `args` or `cfg`",
                     fix="for the weights of another code base, give its folder in Hugging Face's format")
   params = _normalise(checkpoint["model"])
-  if TOKEN_TABLE not in params:
-    raise UserError("The fairseq checkpoint is no RoBERTa", got=f"{file} with {', '.join(sorted(params)[:3])}, ...",
-                    allowed="parameters below `encoder.sentence_encoder.` or `decoder.sentence_encoder.`",
-                    fix="check which model it is")
   names = _names_of(params)
   _check_names(params, names, file)
   tensors = {hf: np.asarray(params[theirs].float().numpy()) for hf, theirs in names.items()}
@@ -107,7 +103,7 @@ def _check_names(params: dict, names: dict[str, str], file: str) -> None:
   faults = [f"{name} is missing" for name in sorted(set(names.values()) - params.keys())]
   faults += [f"{name} {tuple(params[name].shape)} is unknown" for name in extra
              if not name.startswith("classification_heads.")]
-  if OUTPUT_TABLE in params and not params[OUTPUT_TABLE].equal(params[TOKEN_TABLE]):
+  if not faults and OUTPUT_TABLE in params and not params[OUTPUT_TABLE].equal(params[TOKEN_TABLE]):
     faults.append(f"{OUTPUT_TABLE} differs from {TOKEN_TABLE} (--untie-weights-roberta)")
   mapping.check_names("The parameters of the fairseq checkpoint are not those of a RoBERTa", file,
                       "post-layer-norm layers, learnt positions, an output table tied to the tokens'", faults, extra)

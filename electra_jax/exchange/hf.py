@@ -69,12 +69,7 @@ def read(folder: str) -> dict[str, Weights]:
 def read_network(folder: str) -> Weights:
   """One network. Raises as `read`."""
   path = os.path.join(folder, "config.json")
-  try:
-    with open(path, "rb") as file:
-      config = dict(json.load(file))  # from bytes, so that a byte order mark is skipped
-  except (OSError, ValueError, TypeError) as error:
-    raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
-                    allowed="the JSON file next to its weights", fix="download the whole repository again") from error
+  config = hf_config.read(path)
   hf_config.check_family(config, path)
   stored = _read_tensors(folder)
   if "model_type" not in config:  # transformers before 2.5 did not write it

@@ -1,5 +1,6 @@
 """config.json: Hugging Face's description of a model, made from ours and turned into ours."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,20 @@ ARCHITECTURES = {
 }
 HEAD_SIZE = 64  # width of an attention head in every published BERT, RoBERTa and ELECTRA; tensors do not show it
 FINE_TUNING = ("classification_head", "span_head", "multiple_choice_head", "tagging_head")
+
+
+def read(path: str) -> dict:
+  """A model's config.json as it stands.
+
+  Raises:
+    UserError: there is none, or it is no JSON object.
+  """
+  try:
+    with open(path, "rb") as file:
+      return dict(json.load(file))  # from bytes, so that a byte order mark is skipped
+  except (OSError, ValueError, TypeError) as error:
+    raise UserError("The model has no config.json that can be read", got=f"{path}: {error}",
+                    allowed="the JSON file next to its weights", fix="download the whole model again") from error
 
 
 def heads_of(config: dict, tensors: Iterable[str]) -> tuple[str, ...]:

@@ -120,16 +120,11 @@ def model_keys(weights: Mapping[str, Weights]) -> dict[str, dict]:
   `model` has the kept encoder's sizes and `vocab_size` rows; there is a `generator` if the weights have both networks.
 
   Raises:
-    UserError: the networks are not supported, or their embeddings have different widths.
+    UserError: the networks are not supported.
   """
   models = {name: hf_config.to_model(network.config, name) for name, network in weights.items()}
   encoder = models[next((name for name in models if name != GENERATOR), GENERATOR)]
   if len(models) == 1:
     return {"model": encoder}
-  generator = models[GENERATOR]
-  if generator["embedding_size"] != encoder["embedding_size"]:
-    raise UserError("Generator and discriminator have embeddings of different widths",
-                    got=f"{generator['embedding_size']} and {encoder['embedding_size']}", allowed="equal ones",
-                    fix="import only one of the two folders")
   sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers")
-  return {"model": encoder, "generator": {size: generator[size] for size in sizes}}
+  return {"model": encoder, "generator": {size: models[GENERATOR][size] for size in sizes}}

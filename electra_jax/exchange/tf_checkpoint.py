@@ -5,7 +5,6 @@ The names follow from the table in `mapping`: what Hugging Face calls `encoder.l
 """
 
 import glob
-import json
 import os
 import pathlib
 import re
@@ -191,13 +190,5 @@ def _given_config(folder: str) -> dict:
   """The keys of GIVEN in a bert_config.json or config.json next to the checkpoint; {} without one."""
   paths = (os.path.join(folder, name) for name in ("bert_config.json", "config.json"))
   path = next(filter(os.path.isfile, paths), None)
-  if path is None:
-    return {}
-  try:
-    with open(path, "rb") as file:
-      config = dict(json.load(file))
-  except (OSError, ValueError, TypeError) as error:
-    raise UserError("The configuration next to the checkpoint cannot be read", got=f"{path}: {error}",
-                    allowed="the released model's JSON file", fix="download it again, or move it away: all sizes then "
-                    "follow from the variables, with heads 64 wide") from error
+  config = {} if path is None else hf_config.read(path)
   return {key: config[key] for key in GIVEN if key in config}

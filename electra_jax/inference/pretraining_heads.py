@@ -82,16 +82,13 @@ def special_rows(run: TrainedModel) -> Bool[np.ndarray, "vocab"]:
 def fill_mask(run: TrainedModel, texts: Sequence[str | Sentence], top_k: int = 5) -> list[list[list[TokenCandidate]]]:
   """For each text and each mask in it the `top_k` likeliest tokens, the best first; never special tokens.
 
-  The masks of a text are filled independently of each other, as in training.
+  The masks of a text are filled independently of each other, as in training. `top_k` is at most all ordinary tokens.
 
   Raises:
-    UserError: as `encode`; or `top_k` exceeds the vocabulary; or there is a mask and the run has no masked LM.
+    UserError: as `encode`; or there is a mask and the run has no masked LM.
   """
   is_special = special_rows(run)
-  most = int((~is_special).sum())
-  if not 1 <= top_k <= most:
-    raise UserError("top_k cannot be met", got=top_k, allowed=f"1 to {most}, the ordinary tokens of the vocabulary",
-                    fix="use --top_k=5")
+  top_k = min(top_k, int((~is_special).sum()))
   encoded = [encode(run, text) for text in texts]
   if any(sentence.masks for sentence in encoded):
     _check_masked_lm(run, "This run has no masked LM to fill masks with")

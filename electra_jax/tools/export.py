@@ -52,14 +52,13 @@ def export(workdir: str, out: str, step: int | None = None, file_format: str = "
   """Writes the networks of a checkpoint, the newest if `step` is None.
 
   Args:
+    file_format: a row of WRITERS.
     publication: where the model will be published, for its card; with several networks the beginning of their names.
 
   Raises:
     UserError: there is no such run or checkpoint, no class of transformers computes its network, `out` is taken, or
       the disk refuses.
   """
-  if file_format not in WRITERS:
-    raise UserError("--format is unknown", got=file_format, allowed=", ".join(WRITERS), fix="use --format=hf")
   config = config_lib.load(workdir)
   step, params = checkpoints.load_params(workdir, step=step)
   tokenizer = tokenizers.load_tokenizer(os.path.join(workdir, "tokenizer"), config.data.tokenizer)

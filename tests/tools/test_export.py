@@ -159,8 +159,6 @@ def test_unknown_steps_formats_and_networks(workdir_of, tmp_path):
   workdir, out = workdir_of("roberta"), str(tmp_path / "out")
   with pytest.raises(UserError, match="No checkpoint to read"):
     export.export(workdir, out, step=8)
-  with pytest.raises(UserError, match="--format is unknown"):
-    export.export(workdir, out, file_format="pickle")
   config = config_lib.load(workdir)
   projected = config.model.to_dict() | {"embedding_size": 32}
   with pytest.raises(UserError, match="No class of transformers computes"):
