@@ -8,9 +8,10 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import tokenizers
 
 from electra_jax import files
 from electra_jax.errors import UserError
@@ -51,6 +52,7 @@ class Tokenizer(ABC):
   special_tokens: ClassVar[tuple[str, ...]]  # of a newly trained vocabulary: pad, unk, cls, sep, mask
   prefix: str = "##"  # WordPiece: the beginning of an entry that continues a word
   _roles: Mapping[str, str] = {}  # role -> its entry, if the vocabulary's own settings name one
+  _library: Any  # reads no special token in a text
 
   def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
     """Builds the tokenizer; `source` is the vocabulary's name in errors.
@@ -60,7 +62,7 @@ class Tokenizer(ABC):
     """
     self.files, self.lowercase = dict(files), bool(lowercase)
     try:
-      entries = self._build()
+      self._entries = entries = self._build()
     except UserError:
       raise
     except Exception as error:  # the libraries raise plain Exception, RuntimeError, OSError, ValueError, ...
@@ -109,21 +111,22 @@ class Tokenizer(ABC):
   def encode_batch(self, texts: list[str]) -> list[list[int]]:
     """The ids of each text of a corpus; "[MASK]" in it is plain text, so that no mask is there before masking."""
 
-  @abstractmethod
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """As `encode`, with the half-open range of characters (code points) that each id stands for."""
+    encoding = self.reader.encode(text, add_special_tokens=False)
+    return encoding.ids, encoding.offsets
 
   def decode(self, ids: Iterable[int]) -> str:
     """Readable text; special tokens appear by name, set off by spaces."""
     parts = []
     for is_special, group in itertools.groupby(map(int, ids), key=self._special.__contains__):
       run = list(group)
-      parts += self.tokens(run) if is_special else [self._decode_ordinary(run)]
+      parts += self.tokens(run) if is_special else [self._library.decode(run)]
     return " ".join(part.strip() for part in parts) if len(parts) > 1 else "".join(parts)
 
-  @abstractmethod
   def tokens(self, ids: Iterable[int]) -> list[str]:
     """The vocabulary entry of each id."""
+    return [self._entries[int(i)] for i in ids]
 
   def facts(self) -> dict:
     """What `tokenizer_facts.json` records next to the files."""
@@ -149,11 +152,12 @@ class Tokenizer(ABC):
 
   @abstractmethod
   def _build(self) -> list[str]:
-    """Makes the library's object from `files` and returns the vocabulary in order of ids."""
+    """Makes `_library` from `files` and returns the vocabulary in order of ids."""
 
+  @functools.cached_property
   @abstractmethod
-  def _decode_ordinary(self, ids: list[int]) -> str:
-    """Text of ids that are not special."""
+  def reader(self) -> tokenizers.Tokenizer:
+    """The object of the `tokenizers` library that reads the names of special tokens in a text as these tokens."""
 
   @abstractmethod
   def _continues_word(self, token_id: int) -> bool:

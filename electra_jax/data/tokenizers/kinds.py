@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import sentencepiece
@@ -43,14 +43,14 @@ class LibraryTokenizer(Tokenizer):
   several times as fast as the library on running text.
   """
 
-  _library: tokenizers.Tokenizer
-  _entries: list[str]  # by id
-  _known: dict[str, list[int]]
   _known_characters = 0
 
   @functools.cached_property
+  def _known(self) -> dict[str, list[int]]:
+    return {}
+
+  @functools.cached_property
   def reader(self) -> tokenizers.Tokenizer:
-    """The library's object that reads the names of special tokens in a text as these tokens."""
     reader = tokenizers.Tokenizer.from_str(self._library.to_str())
     # The space before RoBERTa's mask belongs to it: in training the masked token began with that space.
     reader.add_special_tokens([
@@ -74,16 +74,6 @@ class LibraryTokenizer(Tokenizer):
   def _words(self, text: str) -> list[str]:
     """Parts of a text whose concatenated ids are those of the text."""
 
-  def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    encoding = self.reader.encode(text, add_special_tokens=False)
-    return encoding.ids, encoding.offsets
-
-  def tokens(self, ids: Iterable[int]) -> list[str]:
-    return [self._entries[int(i)] for i in ids]
-
-  def _decode_ordinary(self, ids: list[int]) -> str:
-    return self._library.decode(ids)
-
 
 class WordPiece(LibraryTokenizer):
   """BERT's tokenizer: clean, (lower, strip accents,) split at spaces and punctuation, then greedy longest match.
@@ -98,14 +88,13 @@ class WordPiece(LibraryTokenizer):
 
   def _build(self) -> list[str]:
     text = self.files["vocab.txt"].decode("utf-8").replace("\r\n", "\n")
-    self._entries = text.removesuffix("\n").split("\n")
-    unk = next((name for name in SPECIAL_NAMES["unk"] if name in self._entries), "[UNK]")
-    vocab = {token: i for i, token in enumerate(self._entries)}
+    entries = text.removesuffix("\n").split("\n")
+    unk = next((name for name in SPECIAL_NAMES["unk"] if name in entries), "[UNK]")
+    vocab = {token: i for i, token in enumerate(entries)}
     self._library = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unk, max_input_chars_per_word=100))
     self.set_pipeline(self._library, self.lowercase)
     self._library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    self._known = {}
-    return self._entries
+    return entries
 
   def _words(self, text: str) -> list[str]:
     return text.split(" ")  # not at other blanks: some of them are removed, which joins what they separate
@@ -133,8 +122,7 @@ class ByteBPE(LibraryTokenizer):
 
   def _build(self) -> list[str]:
     self._library = self.make_library(self.files, self.lowercase)
-    self._entries, self._known = entries_of(self._library), {}
-    return self._entries
+    return entries_of(self._library)
 
   def _words(self, text: str) -> list[str]:
     if " ".join(text.split()) != text:
@@ -199,24 +187,17 @@ class SentencePiece(Tokenizer):
 
   @functools.cached_property
   def reader(self) -> tokenizers.Tokenizer:
-    """See `LibraryTokenizer`."""
     reader = sentencepiece_library.make_library(self.files["sentencepiece.model"], self.unk_id, self._lower_here)
     reader.add_special_tokens([AddedToken(name, special=True, normalized=False)
                                for name in self.tokens(self._role_ids)])
     return reader
 
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    encoding = self.reader.encode(text, add_special_tokens=False)
-    return encoding.ids, [trimmed(text, *offset) for offset in encoding.offsets]
-
-  def tokens(self, ids: Iterable[int]) -> list[str]:
-    return [self._library.id_to_piece(int(i)) for i in ids]
-
-  def _decode_ordinary(self, ids: list[int]) -> str:
-    return self._library.decode(ids)
+    ids, offsets = super().encode_words(text)
+    return ids, [trimmed(text, *offset) for offset in offsets]
 
   def _continues_word(self, token_id: int) -> bool:
-    return goes_on_from_piece(self._library.id_to_piece(token_id))
+    return goes_on_from_piece(self._entries[token_id])
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     library = self._library

@@ -71,9 +71,8 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
       self.reader.post_processor = processors.ByteLevel(trim_offsets=True)
     normalizer = self._library.normalizer
     self.lowercase = normalizer is not None and "A" not in normalizer.normalize_str("A")
-    self._entries = kinds.entries_of(self.reader)
     self._never_text = {i for i, token in self.reader.get_added_tokens_decoder().items() if token.special}
-    return self._entries
+    return kinds.entries_of(self.reader)
 
   def encode(self, text: str) -> list[int]:
     return self.reader.encode(text, add_special_tokens=False).ids
