@@ -96,20 +96,6 @@ def statistics_table(manifest: dict) -> str:
   return "\n".join([*lines, f"{seconds:,.1f} seconds, {speed:,.0f} tokens/s"])
 
 
-def where(config_data: ConfigDict, out: str) -> str:
-  """The flags with which runs find the shards and their tokenizer.
-
-  >>> print(where(ConfigDict({"shards_path": ""}), "data"))
-  Runs with --workdir=data find them; others with --config.data.shards_path=data/shards
-  >>> print(where(ConfigDict({"shards_path": "disk/shards"}), "data"))
-  Runs find them with --config.data.shards_path=disk/shards --config.data.tokenizer.path=data/tokenizer
-  """
-  flag = f"--config.data.shards_path={corpus.shards_directory(config_data, out)}"
-  if not config_data.shards_path:
-    return f"Runs with --workdir={out} find them; others with {flag}"
-  return f"Runs find them with {flag} --config.data.tokenizer.path={os.path.join(out, corpus.TOKENIZER_FOLDER)}"
-
-
 def main(argv: list[str]) -> None:
   """Reads the flags, prepares, prints the statistics."""
   del argv
@@ -119,7 +105,11 @@ def main(argv: list[str]) -> None:
                     fix="python -m electra_jax.tools.prepare_data --config=configs/tiny.py --out=data/tiny")
   config = config_lib.resolve(published.fit(FLAGS.config, out))  # for published weights with their vocabulary
   print(statistics_table(prepare_data(config, out)))
-  print(where(config.data, out))
+  flag = f"--config.data.shards_path={corpus.shards_directory(config.data, out)}"
+  if config.data.shards_path:
+    print(f"Runs find them with {flag} --config.data.tokenizer.path={os.path.join(out, corpus.TOKENIZER_FOLDER)}")
+  else:
+    print(f"Runs with --workdir={out} find them; others with {flag}")
 
 
 if __name__ == "__main__":
