@@ -41,8 +41,7 @@ if [ -z "$devices" ] && command -v nvidia-smi > /dev/null; then
 fi
 out=$(from_caller "${OUT:-$PWD/runs/evidence}")
 case "${1:-}" in
-  publish) exec "$python" -m docs.publish "${@:2}" "--out=$out" ;;
-  plan) command=("$@" "--out=$out") ;;
+  plan | publish) command=("$@" "--out=$out") ;;
   "" | -*) command=("$@") ;;
   *)
     command=(run "$@" "--out=$out" "--data=$(IFS=,; echo "${data[*]}")" "--glue=$(from_caller "${GLUE:-}")"

@@ -19,7 +19,6 @@ import pytest
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from configs.finetune import glue as glue_recipe
-from docs import publish
 from electra_jax import config as config_lib
 from electra_jax import flops, metrics, pretrain, recipes
 from electra_jax.errors import Interrupted, UserError
@@ -27,7 +26,7 @@ from electra_jax.finetuning import results
 from electra_jax.tasks import glue, scoring
 from electra_jax.tools import appendix_e
 from electra_jax.tools.experiments import __main__ as command
-from electra_jax.tools.experiments import finetuning, probe, processes, records, report, rows, runs
+from electra_jax.tools.experiments import finetuning, probe, processes, publish, records, report, rows, runs
 from electra_jax.tools.experiments import results as figures
 from electra_jax.tools.experiments.finetuning import Point, Tuning
 from electra_jax.tools.experiments.rows import Budget
@@ -568,16 +567,14 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
   running = processes.Running()
   runs.make(row, ["sst2"], paths(tmp_path, glue=environment["GLUE"]), Tuning(**tuning), running, probe=False,
             after_each=lambda: None)
-  environment["PYTHON"] = "echo"  # only says what it would run
-  assert reproduce("publish") == f"-m docs.publish --out={tmp_path}/out\n"
-  publish.publish(f"{tmp_path}/out", f"{tmp_path}/docs/results")
+  reproduce("publish", f"--results={tmp_path}/docs/results")
   assert "[roberta-masking](roberta-masking.md)" in (tmp_path / "docs/results/README.md").read_text()
   assert "![roberta-masking](roberta-masking.png)" in (tmp_path / "docs/results/roberta-masking.md").read_text()
   assert (tmp_path / "docs/results/roberta-masking.png").exists()
 
 
 def test_the_pages_show_the_figures_that_are_here():
-  """If this fails: python -m docs.publish"""
+  """If this fails: python -m electra_jax.tools.experiments publish"""
   folder = ROOT / "docs/results"
   texts = publish.pages(figures.load(str(folder / "evidence.json")), str(folder))
   assert len(texts) > 9 and texts == {name: (folder / name).read_text() for name in texts}

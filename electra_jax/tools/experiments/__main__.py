@@ -1,4 +1,4 @@
-"""The command of experiments: plan, run."""
+"""The command of experiments: plan, run, publish."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from absl import flags
 
 from electra_jax import main as main_lib
 from electra_jax.errors import UserError, unknown
-from electra_jax.tools.experiments import finetuning, records, report, runs
+from electra_jax.tools.experiments import finetuning, publish, records, report, runs
 from electra_jax.tools.experiments import rows as rows_lib
 from electra_jax.tools.experiments.finetuning import Tuning
 from electra_jax.tools.experiments.processes import Running, run_all
@@ -27,6 +27,7 @@ USAGE = """Pre-trains the models of a table under one budget, fine-tunes them on
   A grid:              ... run configs/base.py --steps=10000 --grid=objective.rtd_weight=1,10,20,50,100 --out=runs/grid
   GLUE alone:          ... run --init_from=runs/base --glue=GLUE --out=runs/glue \\
                            --glue_grid=optimizer.learning_rate=1e-4,2e-4 --glue_grid=train.batch_size=16,32
+  Into the documents:  ... publish --out=runs/evidence
 
 Tables: NAMES; `all` means those without a file in front.
 docs/experiments.md explains what is kept equal, what the figures mean, and where everything is.
@@ -152,7 +153,8 @@ def sweep(names: Sequence[str]) -> None:
     FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running)))], running)
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"plan": plan, "run": run}
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+  "plan": plan, "run": run, "publish": lambda arguments: publish.publish(FLAGS.out, FLAGS.results)}
 
 
 def define_flags() -> None:
@@ -181,6 +183,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE for the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")
   flags.DEFINE_bool("from_mnli", False, "RTE, STS-B and MRPC start from the best MNLI run.")
   flags.DEFINE_integer("ensemble", 0, "Size of an ensemble of the best runs of each task (RoBERTa: 5 to 7); 0 = none.")
+  flags.DEFINE_string("results", "docs/results", "publish: the folder of evidence.json, the pages and the pictures.")
 
 
 def main(argv: list[str]) -> None:

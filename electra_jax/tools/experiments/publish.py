@@ -1,8 +1,4 @@
-"""Results of experiments as pages of docs/results: a table of all claims, and a page for each with table and pictures.
-
-`python -m docs.publish --out=runs/evidence` merges the figures of a folder of experiments into evidence.json and draws
-their curves; without --out it only writes the pages anew, which a test keeps current.
-"""
+"""Published results: a table of all claims with their verdicts, and a page for each with its table and pictures."""
 
 import os
 import pathlib
@@ -10,22 +6,12 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from absl import flags
-
 from electra_jax import files, metrics, plotting
-from electra_jax import main as main_lib
 from electra_jax.errors import UserError
 from electra_jax.tools.experiments import records, report, results
 from electra_jax.tools.experiments.report import TITLES, Difference, compare, differences, metric_key, table
 from electra_jax.tools.experiments.results import pretrainings_of
 from electra_jax.tools.experiments.rows import FILES, Table, tables
-
-FLAGS = flags.FLAGS
-
-USAGE = """Merges the figures of experiments into docs/results, draws their curves and writes the pages.
-
-  python -m docs.publish --out=runs/evidence     the --out of electra_jax.tools.experiments run
-  python -m docs.publish                         the pages alone"""
 
 INTRODUCTION, NOTEBOOK = "introduction.md", "notebook.md"  # written by hand
 BUDGETS = "{}-budgets.png"  # the picture of a claim at several budgets
@@ -215,15 +201,3 @@ def draw(of: Table, out: str, path: str) -> None:
     print(f"{path} stays as it is: {out} has no runs of {', '.join(missing)}")
   else:
     report.draw(of, rows, records.figures_of(out, of), path)
-
-
-def main(argv: list[str]) -> None:
-  """Entry point."""
-  del argv
-  publish(FLAGS.out, FLAGS.results)
-
-
-if __name__ == "__main__":
-  flags.DEFINE_string("out", "", "Folder of the experiments; empty = only the pages.")
-  flags.DEFINE_string("results", "docs/results", "Folder of evidence.json, the pages and the pictures.")
-  main_lib.run(main, USAGE)
