@@ -15,10 +15,9 @@ from electra_jax.finetuning import results
 from electra_jax.inference import pretraining_heads
 from electra_jax.tasks import squad_scoring
 from electra_jax.tools import export
-from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.training import checkpoints
 from tests.small_runs import devices
-from tests.workdirs import make_workdir
+from tests.workdirs import make_workdir, records
 
 PLACES = ["roof", "mat", "rain"]
 
@@ -124,7 +123,7 @@ def test_a_joint_head_learns_every_answer_and_goes_on_after_a_kill(source, tmp_p
   loaded, dev = pretraining_heads.load(workdir), os.path.join(workdir, "seeds", "0", "dev_")
   rows = json.loads((source[0] / "dev-v2.0.json").read_text())["data"][0]["paragraphs"]
   items = [{"question": row["qas"][0]["question"], "context": row["context"]} for row in rows]
-  said = TASKS["question"].records(loaded, items)
+  said = records(loaded, "question", items)
   best, odds = (results.read_json(f"{dev}{name}.json") for name in ("nbest", "null_odds"))
   for one, candidates in zip(said, best.values(), strict=True):
     assert [c["text"] for c in one["candidates"]] == [c["text"] for c in candidates[:5]]

@@ -10,7 +10,8 @@ from electra_jax import config as config_lib
 from electra_jax import objectives
 from electra_jax.data import sentences, tokenizers
 from electra_jax.models.bert import make_transformer_config
-from electra_jax.tools import import_weights
+from electra_jax.tools import import_weights, predict
+from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
 from tests.objectives.test_objectives import initialise
@@ -18,6 +19,12 @@ from tests.objectives.test_objectives import initialise
 TEXT = ["the cat sat on the mat, and looked at the rain.", "rain fell on the roof all day (and all night).",
         "a dog came in, wet and glad.", "nobody had seen the dog before?", "the cat left the mat to the dog."]
 STEPS = (20, 40)
+
+
+def records(run, task: str, items, **options):
+  """What `predict --task` says of the items, as JSON."""
+  answered = predict.answer(run, enumerate(items), TASKS[task], **options)
+  return [TASKS[task].record(item, answer) for _, item, answer in answered]
 
 
 def save_random_params(workdir: str, config, tokenizer, step: int) -> None:

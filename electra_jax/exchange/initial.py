@@ -41,7 +41,7 @@ def merge(weights: Mapping[str, Weights], params: PyTree, num_tokens: int) -> St
     num_tokens: entries of the tokenizer.
 
   Raises:
-    UserError: names every tensor that is missing or has another shape; or nothing fits.
+    UserError: names every tensor that is missing or has another shape; or the weights have fewer tokens than the run.
   """
   if GENERATOR not in params:
     weights = _as_one_network(weights)

@@ -57,13 +57,9 @@ def make(name: str, hf_config: dict, config: ConfigDict, step: int, num_paramete
 
   Args:
     name: of the network: encoder, discriminator or generator.
-    hf_config: its config.json.
-    config: the run's resolved config.
-    step: optimizer updates so far.
     evaluation: a row of metrics.jsonl, for a fine-tuned run {metric: summary}; None if there was none.
     imported_from: where the run's parameters came from, if they were imported.
     signs: what is wrong with the run, from `warning_signs.find`.
-    publication: where it is published.
     scores: for a fine-tuned run the median of each metric over the seeds.
   """
   (architecture,) = hf_config["architectures"]

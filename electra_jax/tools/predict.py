@@ -94,30 +94,37 @@ def read_questions(path: str, task: QuestionKind, columns: Mapping[str, str]) ->
 
 
 def answer_file(run: pretraining_heads.TrainedModel, path: str, task: QuestionKind, **options) -> Iterator[Answered]:
-  """Every question of a file with its answer, in order, with a progress bar; only one chunk is in memory.
+  """Every question of a file with its answer, in order, with a progress bar.
 
   Raises:
     UserError: as `read_questions` (for the whole file, before the first answer) and `task.encode`, with the line.
   """
   columns = columns_of(run.config, task)
-
-  def encoded_questions() -> Iterator[tuple[int, Item, Any]]:
-    for number, item in read_questions(path, task, columns):
-      try:
-        yield number, item, task.encode(run, item)
-      except UserError as error:
-        raise UserError(error.what, got=f"{path}:{number}: {error.got}", allowed=error.allowed, fix=error.fix) from None
-
   total = sum(1 for _ in read_questions(path, task, columns))
   if not total:
     raise UserError("The --input file holds no sentence", got=path, allowed="at least one line that is not blank",
                     fix="check the file")
-  questions = encoded_questions()
-  with tqdm(total=total, desc="predicting", unit=" sentences", disable=None) as bar:
-    while chunk := list(itertools.islice(questions, CHUNK_LINES)):
-      answers = task.ask(run, [encoded for *_, encoded in chunk], **options)
-      yield from ((number, item, answer) for (number, item, _), answer in zip(chunk, answers))
-      bar.update(len(chunk))
+  answered = answer(run, read_questions(path, task, columns), task, path, **options)
+  yield from tqdm(answered, total=total, desc="predicting", unit=" sentences", disable=None)
+
+
+def answer(run: pretraining_heads.TrainedModel, questions: Iterator[tuple[int, Item]], task: QuestionKind,
+           path: str = "", **options) -> Iterator[Answered]:
+  """Numbered questions with their answers; CHUNK_LINES of them are in memory.
+
+  Raises:
+    UserError: as `task.encode`, with the line if the questions come from the file `path`.
+  """
+  def encode(number: int, item: Item) -> Any:
+    try:
+      return task.encode(run, item)
+    except UserError as error:
+      place = f"{path}:{number}: " if path else ""
+      raise UserError(error.what, got=f"{place}{error.got}", allowed=error.allowed, fix=error.fix) from None
+
+  while chunk := list(itertools.islice(questions, CHUNK_LINES)):
+    answers = task.ask(run, [encode(number, item) for number, item in chunk], **options)
+    yield from ((number, item, answer) for (number, item), answer in zip(chunk, answers))
 
 
 def write_records(answers: Iterator[Answered], path: str, task: QuestionKind) -> int:
@@ -176,10 +183,12 @@ def main(argv: list[str]) -> None:
   main_lib.start_jax()
   run = pretraining_heads.load(FLAGS.workdir, FLAGS.step)
   name = FLAGS.workdir if run.step is None else f"{FLAGS.workdir}, step {run.step:,}"
-  options = dict(top_k=FLAGS.top_k, pooling=FLAGS.pooling,
-                 with_combined=not FLAGS.input if FLAGS.combined is None else FLAGS.combined)
-  answered = answer_file(run, FLAGS.input, task, **options) if FLAGS.input else (
-    (number, *row) for number, row in enumerate(task.answers(run, items, **options), 1))
+  options: dict[str, Any] = {"top_k": FLAGS.top_k, "pooling": FLAGS.pooling,
+                             "with_combined": not FLAGS.input if FLAGS.combined is None else FLAGS.combined}
+  if FLAGS.input:
+    answered = answer_file(run, FLAGS.input, task, **options)
+  else:
+    answered = answer(run, enumerate(items, 1), task, **options)
   if FLAGS.output:
     print(f"Wrote {FLAGS.output}: {write_records(answered, FLAGS.output, task):,} answers of {name}.")
   else:

@@ -1,6 +1,6 @@
 """Questions to a model, a row for each --task: its fields, who answers, how the answer is written."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,18 +30,6 @@ class QuestionKind(NamedTuple):
   def ask(self, run: TrainedModel, encoded: Sequence[Any], **options) -> list[Any]:
     """The answers to encoded questions, with those of the options that the kind has."""
     return self.answer(run, encoded, **{name: options[name] for name in self.options if name in options})
-
-  def answers(self, run: TrainedModel, items: Sequence[Item], **options) -> Iterator[tuple[Item, Any]]:
-    """Each question with its answer.
-
-    Raises:
-      UserError: as `encode`.
-    """
-    return zip(items, self.ask(run, [self.encode(run, item) for item in items], **options))
-
-  def records(self, run: TrainedModel, items: Sequence[Item], **options) -> list[dict]:
-    """Each question with its answer as JSON."""
-    return [self.record(*answered) for answered in self.answers(run, items, **options)]
 
 
 # ---- sentences: masks and replaced words ----

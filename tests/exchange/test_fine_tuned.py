@@ -71,7 +71,7 @@ def test_classes_of_texts_and_pairs(tmp_path, family):
     logits = theirs(model, item["text"], item.get("pair", "")).logits[0]
     np.testing.assert_allclose(list(one["probabilities"].values()), logits.softmax(-1), atol=1e-5)
     assert one["label"] == f"LABEL_{logits.argmax()}" and one["text"] == item["text"] and "was_cut" not in one
-  assert TASKS["classify"].records(run, [{"text": "a " * 99}])[0]["was_cut"]
+  assert records(run, "classify", tmp_path, [{"text": "a " * 99}])[0]["was_cut"]
 
 
 @pytest.mark.parametrize("problem, num_labels", [
@@ -149,8 +149,8 @@ def test_answers_come_from_every_window(tmp_path, monkeypatch):
 def test_mistakes(tmp_path):
   _, run = saved(tmp_path, "bert", "span_head")
   with pytest.raises(UserError, match="not fine-tuned for classification") as error:
-    TASKS["classify"].records(run, [{"text": "a"}])
-  assert error.value.got == "span"
+    records(run, "classify", tmp_path, [{"text": "a"}])
+  assert error.value.got.endswith(": span")
   for item, said in (({"question": "a " * 60, "context": "b"}, "question leaves no room"),
                      ({"question": "a", "context": " "}, "context is empty"),
                      ({"question": "", "context": "b"}, "question is empty")):
@@ -208,7 +208,7 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
                           pooler=pooler)
   run = pretraining_heads.load(tmp_path / "run")
   assert run.config.objective.name == "own_classification"
-  ((item, said),) = TASKS["classify"].answers(run, [{"text": "a b"}])
+  ((_, item, said),) = predict.answer(run, iter([(1, {"text": "a b"})]), TASKS["classify"])
   batch = pretraining_heads.make_batch(run, [pretraining_heads.encode(run, "a b")])
   states = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
   x = states[0] if pooling == "cls" else states[:4].mean(axis=0)  # [CLS] a b [SEP]

@@ -23,10 +23,9 @@ from electra_jax.inference import pretraining_heads
 from electra_jax.models.bert import Bert, make_transformer_config
 from electra_jax.tasks import HEADS
 from electra_jax.tools import export, export_networks, import_weights
-from electra_jax.tools.predict_tasks import TASKS
 from electra_jax.training import checkpoints
 from electra_jax.training.train_state import TrainState
-from tests.workdirs import TEXT, save_random_params
+from tests.workdirs import TEXT, records, save_random_params
 
 RUNS = {  # recipe, its change, kind of vocabulary, transformers' classes
   "electra": (tiny, {}, "sentencepiece", {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}),
@@ -247,7 +246,7 @@ def test_fine_tuned_heads(tmp_path, name):
     assert theirs.config.id2label == dict(enumerate(labels))
   assert "fine-tuned on own_classification" in (tmp_path / "out/README.md").read_text()
   task, item = QUESTIONS[head]
-  before, after = (TASKS[task].records(pretraining_heads.load(str(folder)), [item])[0]
+  before, after = (records(pretraining_heads.load(str(folder)), task, [item])[0]
                    for folder in (workdir, tmp_path / "out"))  # tools/predict, of the run and of its export
   assert before.keys() == after.keys()
   for key in before.keys() & {"label", "choice", "answer"}:
@@ -301,7 +300,7 @@ def test_an_export_answers_as_its_run_does(workdir_of, tmp_path):
   export.export(workdir, str(tmp_path / "out"))
   runs = pretraining_heads.load(workdir), pretraining_heads.load(str(tmp_path / "out"))
   for task, item in (("auto", {"text": "the [MASK] sat"}), ("embed", {"text": "the wet dog"})):
-    before, after = (TASKS[task].records(run, [item], top_k=3)[0] for run in runs)
+    before, after = (records(run, task, [item], top_k=3)[0] for run in runs)
     assert before.keys() == after.keys()
     if task == "auto":
       assert [c["id"] for c in before["masks"][0]["candidates"]] == [c["id"] for c in after["masks"][0]["candidates"]]

@@ -20,7 +20,7 @@ from electra_jax.inference import pretraining_heads
 from electra_jax.tools import predict, predict_screen
 from electra_jax.tools.predict_tasks import TASKS, items_of
 from tests.conftest import ONE_DEVICE, ROOT
-from tests.workdirs import TEXT, make_workdir
+from tests.workdirs import TEXT, make_workdir, records
 
 AUTO = TASKS["auto"]
 
@@ -194,7 +194,7 @@ def test_embeddings_are_means_of_the_encoder_and_keep_their_order(run, tmp_path)
     batch = jax.tree.map(jnp.asarray, pretraining_heads.make_batch(run, [pretraining_heads.encode(run, text)]))
     hidden = np.asarray(jax.jit(run.network.encode)(run.params, batch, batch["input_ids"]))[0]
     np.testing.assert_allclose(row["embedding"], hidden[batch["attention_mask"][0]].mean(axis=0), atol=1e-5)
-  (first,) = embed.records(run, [{"text": text}], pooling="cls")
+  (first,) = records(run, "embed", [{"text": text}], pooling="cls")
   np.testing.assert_allclose(first["embedding"], hidden[0], atol=1e-5)
 
 
