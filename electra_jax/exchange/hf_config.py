@@ -140,14 +140,12 @@ def from_shapes(family: str, tensors: Mapping[str, np.ndarray], **known: Any) ->
   """config.json of an encoder, from the shapes of its tensors, then `known`; what neither shows is BERT's."""
   vocab_size, embedding_size = tensors[f"{family}.embeddings.word_embeddings.weight"].shape
   intermediate_size, hidden_size = tensors[f"{family}.encoder.layer.0.intermediate.dense.weight"].shape
-  return {"model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
+  return {**OPTIONAL, "model_type": family, "vocab_size": vocab_size, "hidden_size": hidden_size,
           "intermediate_size": intermediate_size, "num_hidden_layers": mapping.num_layers(tensors),
           "num_attention_heads": max(1, hidden_size // HEAD_SIZE),
           "max_position_embeddings": len(tensors[f"{family}.embeddings.position_embeddings.weight"]),
           "type_vocab_size": len(tensors[f"{family}.embeddings.token_type_embeddings.weight"]),
-          "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-          "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0,
-          **({"embedding_size": embedding_size} if family == "electra" else {}), **known}
+          "pad_token_id": 0, **({"embedding_size": embedding_size} if family == "electra" else {}), **known}
 
 
 def scores_of(config: dict, num_labels: int) -> str:

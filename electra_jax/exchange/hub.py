@@ -79,10 +79,9 @@ def check(name: str) -> None:
   if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
     raise UserError("--push does not name a repository of the hub", got=name,
                     allowed="USER/MODEL or ORGANISATION/MODEL", fix="for example --push=me/my-electra")
+  api = _api()
   try:
-    _api().whoami()
-  except UserError:
-    raise
+    api.whoami()
   except Exception as error:  # as in `_download`
     raise UserError("The Hugging Face hub does not know who is uploading", got=f"{type(error).__name__}: {error}",
                     allowed="a token that may write, and a network", fix=LOGIN) from error

@@ -7,7 +7,7 @@ import numpy as np
 
 from electra_jax.errors import UserError
 from electra_jax.inference import pretraining_heads, task_heads
-from electra_jax.inference.pretraining_heads import SentenceAnswer, TokenScore, TrainedModel
+from electra_jax.inference.pretraining_heads import SentenceAnswer, TrainedModel
 from electra_jax.inference.task_heads import Prediction
 
 Item = dict[str, Any]  # the fields of a question: texts, or lists of them
@@ -48,7 +48,8 @@ def record_sentence(item: Item, answer: SentenceAnswer) -> dict:
   if sentence.masks:
     record["filled"] = answer.filled.text
   if answer.words is not None:
-    record["words"] = _judged(answer.filled.text, answer.words)
+    record["words"] = [{"word": answer.filled.text[start:end], "start": start, "end": end, "replaced": _rounded(p)}
+                       for start, end, p in answer.words]
   return record
 
 
@@ -59,10 +60,6 @@ def _candidates(candidates: Sequence[pretraining_heads.TokenCandidate]) -> list[
 
 def _rounded(probability: float) -> float:
   return round(probability, 6)
-
-
-def _judged(text: str, words: Sequence[TokenScore]) -> list[dict]:
-  return [{"word": text[start:end], "start": start, "end": end, "replaced": _rounded(p)} for start, end, p in words]
 
 
 # ---- vectors ----
