@@ -82,7 +82,11 @@ def read_network(folder: str) -> Weights:
   config |= {key: model[key] for key in hf_config.SAME}
   if family == "roberta":
     config["pad_token_id"] = model["position_offset"] - 1
-  _check_sizes(tensors, family, config, folder)
+  num_layers = mapping.num_layers(tensors)
+  if num_layers != config["num_hidden_layers"]:  # further ones would be left out; building the model checks other sizes
+    raise UserError("config.json and the weights disagree about the number of layers",
+                    got=f"num_hidden_layers={config['num_hidden_layers']}, {num_layers} layers in {folder}",
+                    allowed="equal numbers", fix="use the config.json that belongs to the weights")
   return Weights(config, tensors)
 
 
@@ -163,19 +167,6 @@ def _check_names(tensors: dict[str, np.ndarray], config: dict, folder: str) -> d
   mapping.check_names(f"The weights are not those of a plain {family} model", folder,
                       "the encoder's own tensors, whole heads, an output table tied to the tokens'", faults, unknown)
   return {name: value for name, value in tensors.items() if name not in unknown}
-
-
-def _check_sizes(tensors: dict[str, np.ndarray], family: str, config: dict, folder: str) -> None:
-  """Raises if config.json and the weights differ in vocabulary or layers; building the model checks other sizes."""
-  table = tensors.get(f"{family}.{TABLE}")
-  num_layers = mapping.num_layers(tensors)
-  for key, what, size, where in (
-      ("vocab_size", "vocabulary", None if table is None else len(table), f"rows in {family}.{TABLE}"),
-      ("num_hidden_layers", "number of layers", num_layers, f"layers in {family}.encoder")):
-    if size is not None and size != config[key]:
-      raise UserError(f"config.json and the weights disagree about the {what}",
-                      got=f"{key}={config[key]}, {size} {where} of {folder}", allowed="equal numbers",
-                      fix="use the config.json that belongs to the weights")
 
 
 # ---- writing ----

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from electra_jax import config as config_lib
 from electra_jax import sharding
 from electra_jax.data import tokenizers
-from electra_jax.data.tokenizers import fairseq_vocabulary, published_vocabulary
+from electra_jax.data.tokenizers import fairseq_vocabulary
 from electra_jax.errors import UserError, named
 from electra_jax.exchange import formats, hf_config, hub, initial, mapping
 from electra_jax.exchange.mapping import Weights
@@ -32,8 +32,6 @@ FITTED = (*(f"model.{key}" for key in ARCHITECTURE), "model.vocab_size", "genera
           "generator.intermediate_size", "generator.num_attention_heads", "generator.num_hidden_layers",
           "data.tokenizer.kind", "data.tokenizer.lowercase", "data.tokenizer.vocab_size", "data.tokenizer.path",
           "data.sequence_length", "objective.weight_tying")
-
-NO_VOCABULARY = "The published model has no vocabulary next to it"
 
 
 def make_encoder(name: str, weights: Weights, num_tokens: int, path: str) -> predictors.Encoder:
@@ -93,7 +91,7 @@ def vocabulary_folder(path: str) -> str:
   for place in places:
     if os.path.isdir(place) and any(name in names or name.endswith(".model") for name in os.listdir(place)):
       return place
-  raise UserError(NO_VOCABULARY, got=folder,
+  raise UserError("The published model has no vocabulary next to it", got=folder,
                   allowed=f"{', '.join(names[1:])}, *.model, or dict.txt with encoder.json and vocab.bpe",
                   fix="copy the model's vocabulary into the folder; a pre-training may name it instead: "
                   "--config.data.tokenizer.path=...")
@@ -178,9 +176,7 @@ def start_params(path: str, params: PyTree, tokenizer: tokenizers.Tokenizer) -> 
   weights = formats.read(path)
   try:
     theirs = load_tokenizer(path)
-  except UserError as error:
-    if not error.what.startswith((NO_VOCABULARY, published_vocabulary.UNSUPPORTED)):
-      raise
+  except UserError as error:  # `fit` has read the vocabulary that the recipe names instead
     note = f" Its vocabulary could not be compared: {error.what}."
   else:
     note = ""

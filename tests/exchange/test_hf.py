@@ -215,7 +215,6 @@ FAULTS = {
   "another activation": (config(hidden_act="relu"), "does not describe an encoder", "hidden_act='relu'"),
   "relative positions": (config(position_embedding_type="relative_key"), "does not describe an encoder", "relative"),
   "no size": (config(hidden_size=None), "does not describe an encoder", "no hidden_size"),
-  "another vocabulary size": (config(vocab_size=77), "disagree about the vocabulary", "vocab_size=77, 50 rows"),
   "an extra tensor": (tensors(bert__encoder__layer__0__adapter__weight=np.zeros(3, np.float32)), "plain bert",
                       "bert.encoder.layer.0.adapter.weight (3,) is unknown"),
   "half a head": (lambda folder: write(folder, architectures=["BertForPreTraining"], tensors=lambda own: {

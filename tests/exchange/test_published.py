@@ -77,6 +77,7 @@ def test_fairseq_folder_answers_with_the_ids_of_dict_txt(tmp_path):
   (dict(position_embedding_type="relative_key"), "not describe an encoder", "relative_key"),
   (dict(num_attention_heads=None), "not describe an encoder", "no num_attention_heads"),
   (dict(vocab_size=7), "more entries than", "12 entries for 7 rows"),
+  (dict(vocab_size=77), "not those of this electra", "word_embeddings.weight has shape"),
   (dict(intermediate_size=33), "not those of this electra", "intermediate.dense.weight has shape"),
 ])
 def test_models_that_do_not_fit(pair, change, said, got):
