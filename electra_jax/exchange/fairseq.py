@@ -121,11 +121,8 @@ def _options(checkpoint: dict) -> dict:
 
 def _config(tensors: dict[str, np.ndarray], options: dict) -> dict:
   """Hugging Face's config.json, from the shapes of the parameters and the options that shapes do not show."""
-  activation = str(options.get("activation_fn", "gelu"))
-  if activation not in ACTIVATIONS:
-    raise UserError("The fairseq model has an activation that is not supported", got=activation,
-                    allowed=", ".join(ACTIVATIONS), fix="import another model")
+  activation = options.get("activation_fn", "gelu")
   return hf_config.from_shapes(
-    "roberta", tensors, hidden_act=ACTIVATIONS[activation], layer_norm_eps=1e-5,  # PyTorch's default
+    "roberta", tensors, hidden_act=ACTIVATIONS.get(activation, activation), layer_norm_eps=1e-5,  # PyTorch's default
     bos_token_id=0, pad_token_id=1, eos_token_id=2,
     **{hf: options[theirs] for theirs, hf in OPTIONS.items() if theirs in options})

@@ -138,7 +138,6 @@ def without_a_bias(checkpoint):
   (untied, "not those of a RoBERTa", "encoder.lm_head.weight differs"),
   (without_a_bias, "not those of a RoBERTa", "encoder.sentence_encoder.layers.1.fc1.bias is missing"),
   (lambda c: {"model": {"encoder.embed_tokens.weight": torch.zeros(3)}}, "are not those", "encoder.embed_tokens"),
-  (lambda c: {"model": c["model"], "args": argparse.Namespace(activation_fn="relu")}, "activation", "relu"),
   (lambda c: c["model"], "no fairseq checkpoint", "OrderedDict"),
 ])
 def test_files_that_are_refused(params, tmp_path, capsys, change, what, got):
