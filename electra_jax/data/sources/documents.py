@@ -57,8 +57,8 @@ def read_documents(path: str, text_field: str = "text", max_documents: int = 0, 
   """
   reading = Reading(text_field, text_format, on_bad_record, Counter() if skipped is None else skipped)
   streams = [_passes(source, weight, reading) for source, weight in parse_path(path)]
-  documents = streams[0] if len(streams) == 1 else _take_turns(streams)
-  return itertools.islice(documents, max_documents or None)
+  turns = itertools.chain.from_iterable(itertools.zip_longest(*streams))
+  return itertools.islice((document for document in turns if document), max_documents or None)
 
 
 def read_corpus(config_data: ConfigDict, skipped: Counter[str] | None = None) -> Iterator[Document]:
@@ -190,12 +190,6 @@ def _not_empty(documents: Iterator[Document], source: str) -> Iterator[Document]
                     "leaves out", allowed="text with at least one non-blank line")
   yield first
   yield from documents
-
-
-def _take_turns(streams: list[Iterator[Document]]) -> Iterator[Document]:
-  """One document of each stream in turn, until every stream has ended."""
-  for documents in itertools.zip_longest(*streams):
-    yield from (document for document in documents if document is not None)
 
 
 def _read_files(path: str, reading: Reading) -> Iterator[Document]:

@@ -9,7 +9,7 @@ import io
 import itertools
 import os
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any
 
 from electra_jax.data.sources.files import open_file, reading_errors
 from electra_jax.errors import UserError
@@ -80,23 +80,21 @@ def read_text(path: str) -> str:
 
 def read_head(path: str) -> tuple[bytes, bool]:
   """The first HEAD_BYTES of a file, unpacked, and whether they are all of it; raises as `read_lines`."""
-  head = next(_chunks(path), b"")
+  head = next(_chunks(path))
   return head, len(head) < HEAD_BYTES
 
 
 def _chunks(path: str) -> Iterator[bytes]:
   """The unpacked bytes of a file: HEAD_BYTES, then CHUNK_BYTES at a time."""
   kind = COMPRESSIONS.get(os.path.splitext(path.lower())[1])
-  with reading_errors(path, kind), open_file(path) as file, _unpacked(file, kind) if kind else file as unpacked:
-    if head := unpacked.read(HEAD_BYTES):
-      yield head
+  with reading_errors(path, kind), open_file(path) as file:
+    unpacked: Any = file
+    if kind:
+      import pyarrow  # takes a while
+
+      unpacked = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), kind)
+    yield unpacked.read(HEAD_BYTES)
     yield from iter(lambda: unpacked.read(CHUNK_BYTES), b"")
-
-
-def _unpacked(file: BinaryIO, kind: str):
-  import pyarrow  # takes a while
-
-  return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), kind)
 
 
 def _no_utf8(path: str, error: UnicodeDecodeError, offset: int, lines_before: int) -> UserError:
