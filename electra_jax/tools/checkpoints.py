@@ -1,5 +1,6 @@
 """Contents of checkpoints, differences between two, and the mean of the last ones."""
 
+import math
 import os
 import re
 import shlex
@@ -108,26 +109,22 @@ def compare(paths: list[str]) -> str:
   lines = [f"a: {first.name}", f"b: {second.name}"]
   changes = config_lib.diff(first.config, second.config)
   lines += [f"config {key}: {was!r} in a, {now!r} in b" for key, (was, now) in changes.items()]
-  lines += [f"only in {side}: {name} {mine[name].shape}" for side, mine, other in (("a", a, b), ("b", b, a))
-            for name in sorted(mine.keys() - other.keys())]
-  both = [name for name in a if name in b]
-  shapes = [name for name in both if a[name].shape != b[name].shape]
-  lines += [f"other shape: {name} {a[name].shape} in a, {b[name].shape} in b" for name in shapes]
-  differences = []
-  for name in both:
-    if name not in shapes and not np.array_equal(a[name], b[name], equal_nan=True):
+  rows = []  # (largest difference, cells)
+  for name in a | b:
+    if name not in a or name not in b:
+      rows.append((math.inf, (name, "only in a" if name in a else "only in b", "")))
+    elif a[name].shape != b[name].shape:
+      rows.append((math.inf, (name, f"shapes {a[name].shape} and {b[name].shape}", "")))
+    elif not np.array_equal(a[name], b[name], equal_nan=True):
       change = b[name].astype(np.float64) - a[name]
       scale = max(float(np.linalg.norm(a[name].astype(np.float64))), 1e-30)
-      differences.append((float(np.abs(change).max()), float(np.linalg.norm(change)) / scale, name))
-  differences.sort(reverse=True)
-  if differences:
+      most = float(np.abs(change).max())
+      rows.append((most, (name, f"{most:.6g}", f"{float(np.linalg.norm(change)) / scale:.4g}")))
+  rows.sort(reverse=True)
+  if rows:
     lines.append(columns([("parameter that differs", "largest difference", "norm of the difference / of a"),
-                          *((name, f"{most:.6g}", f"{share:.4g}") for most, share, name in differences)], "<>>"))
-  count = len(both) - len(shapes) - len(differences)
-  lines.append("The parameters are equal, bit for bit." if count == len(a) == len(b) else
-               f"{count} of {len(a | b)} arrays are equal, {len(differences)} differ"
-               + (f" by at most {differences[0][0]:.6g}" if differences else "")
-               + f", {len(a | b) - len(differences) - count} cannot be compared.")
+                          *(cells for _, cells in rows)], "<>>"))
+  lines.append(f"{len(rows)} of {len(a | b)} arrays differ." if rows else "The parameters are equal, bit for bit.")
   return "\n".join(lines)
 
 
