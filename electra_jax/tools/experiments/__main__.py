@@ -1,5 +1,6 @@
 """The command of experiments: plan, run, publish."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -123,25 +124,22 @@ def run(arguments: list[str]) -> None:
 def run_rows(tables: Sequence[Table]) -> None:
   """Runs the models of all tables side by side, so that no device waits; a shared model gets the tasks of all."""
   running, facts = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
-  rows: dict[str, Planned] = {}
-  tasks: dict[str, dict[str, None]] = {}  # folder of a model -> its tasks, each once, in order
-  tunings: dict[str, Tuning] = {}
+  jobs: dict[str, tuple[Planned, dict, Tuning]] = {}  # folder of a model -> it, its tasks once each, in order, and how
   for table in tables:
+    tuning = Tuning(**facts[table.name]["tuning"])
     wanted = [task for task in table.tasks if not FLAGS.tasks or task in FLAGS.tasks.split(",")]
     for row in records.planned(FLAGS.out, table, only()):
-      rows.setdefault(row.folder, row)
-      tasks.setdefault(row.folder, {}).update(dict.fromkeys(wanted))
-      tunings.setdefault(row.folder, Tuning(**facts[table.name]["tuning"]))
+      jobs.setdefault(row.folder, (row, {}, tuning))[1].update(dict.fromkeys(wanted))
   paths = runs.Paths(FLAGS.data, FLAGS.shards or os.path.join(FLAGS.out, "data"), FLAGS.vocabulary, FLAGS.glue)
-  runs.prepare(list(rows.values()), paths)
+  runs.prepare([row for row, _, _ in jobs.values()], paths)
 
   def after_each() -> None:
     with running.changed:  # not two at once
       records.collect(FLAGS.out)
 
-  run_all([(os.path.basename(folder), lambda folder=folder, row=row: runs.make(
-    row, list(tasks[folder]), paths, tunings[folder], running, probe=FLAGS.probe, after_each=after_each))
-    for folder, row in rows.items()], running)
+  run_all([(os.path.basename(folder), functools.partial(
+    runs.make, row, list(tasks), paths, tuning, running, probe=FLAGS.probe, after_each=after_each))
+    for folder, (row, tasks, tuning) in jobs.items()], running)
 
 
 def sweep(names: Sequence[str]) -> None:

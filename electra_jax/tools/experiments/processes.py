@@ -94,9 +94,6 @@ class Running:
       for process in list(self.processes):
         _signal_group(process, signal.SIGTERM)
 
-    if threading.current_thread() is not threading.main_thread():
-      yield
-      return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
       yield
