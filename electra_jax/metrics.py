@@ -292,14 +292,11 @@ def _start_wandb(workdir: str, project: str, run_config: Mapping | None):
   """A W&B run, which a restart in the same workdir continues: its id is in `<workdir>/wandb_id`."""
   import wandb
   path = os.path.join(workdir, "wandb_id")
-  try:
-    if not os.path.exists(path):
-      with files.atomic(path) as file:
-        file.write(uuid.uuid4().hex)
-    with open(path, encoding="utf-8") as file:
-      run_id = file.read().strip()
-  except OSError as error:
-    raise _unwritable(path, error) from error
+  if not os.path.exists(path):
+    with files.atomic(path) as file:
+      file.write(uuid.uuid4().hex)
+  with open(path, encoding="utf-8") as file:
+    run_id = file.read().strip()
   try:
     run = wandb.init(project=project, id=run_id, resume="allow", dir=workdir, config=dict(run_config or {}),
                      name=os.path.basename(os.path.abspath(workdir)))
