@@ -30,9 +30,8 @@ BLOCK_TOKENS = 32_768  # rows are processed in blocks whose keys (8 bytes a toke
 
 def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[np.ndarray, "batch"],
                example_ids: Int64[np.ndarray, "batch"], epochs: Int64[np.ndarray, "batch"], *, seed: int,
-               masking: ConfigDict, special_ids: tuple[int, ...], mask_id: int, vocab_size: int,
-               continues_word: np.ndarray | None = None,
-               token_odds: np.ndarray | None = None) -> dict[str, np.ndarray]:
+               masking: ConfigDict, tokenizer: Tokenizer, token_odds: np.ndarray | None = None
+               ) -> dict[str, np.ndarray]:
   """Chooses k = ceil(rate * n) of each row's n tokens (special ones included) without replacement, and masks them.
 
   Only ordinary tokens are chosen: never a special id, never padding; k is capped at their number. Of the chosen
@@ -44,10 +43,8 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
   word, as in BERT, do not. Words and spans end at special tokens.
 
   Args:
-    masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks.
-    special_ids: ids that are never masked and never drawn: `protected_ids`.
-    vocab_size: the tokenizer's count of entries; random tokens are below it.
-    continues_word: bool [vocab], the tokenizer's; needed unless the unit is "token".
+    masking: the config.data.masking branch: rate, unit, mask_share, random_share, num_static_masks, never_mask.
+    tokenizer: anything with special_ids, mask_id and vocab_size, and continues_word unless the unit is "token".
     token_odds: float [vocab] from `token_odds`, for the unit "token"; None = every token has the same.
 
   Returns:
@@ -56,10 +53,13 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     full row; unused slots are 0.
 
   >>> from ml_collections import ConfigDict
-  >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0))
+  >>> masking = ConfigDict(dict(rate=1.0, unit="token", mask_share=1.0, random_share=0.0, num_static_masks=0,
+  ...                           never_mask=()))
+  >>> class Vocabulary:
+  ...   special_ids, mask_id, vocab_size = (0, 1, 2, 3, 4), 3, 10
   >>> ids = np.array([[1, 7, 8, 2, 0, 0]], np.int32)  # [CLS] 7 8 [SEP] [PAD] [PAD]
-  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0, masking=masking,
-  ...                  special_ids=(0, 1, 2, 3, 4), mask_id=3, vocab_size=10)
+  >>> out = mask_batch(ids, np.array([4]), np.array([0]), np.array([0]), seed=0,
+  ...                  masking=masking, tokenizer=Vocabulary())
   >>> out["masked_input_ids"].tolist(), out["masked_positions"].tolist(), out["masked_ids"].tolist()
   ([[1, 3, 3, 2, 0, 0]], [[1, 2, 0, 0, 0, 0]], [[7, 8, 0, 0, 0, 0]])
   """
@@ -68,21 +68,21 @@ def mask_batch(input_ids: Int32[np.ndarray, "batch length"], num_tokens: Int32[n
     raise ValueError(f"sequence_length is {length}; masking handles at most {POSITION_MASK}")
   if masking.num_static_masks:
     epochs = epochs % masking.num_static_masks
-  is_ordinary, ordinary_ids = _vocabulary_tables(tuple(special_ids), vocab_size)
+  is_ordinary, ordinary_ids = _vocabulary_tables(tokenizer, masking.never_mask)
   targets = _target_counts(masking.rate, length)
   predictions = targets[-1]
   targets = targets[num_tokens]
   keys = counter_hash.fold(seed, epochs, example_ids)
   rows = max(1, BLOCK_TOKENS // length)
   blocks = [slice(start, start + rows) for start in range(0, max(1, batch), rows)]
-  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, predictions,
-                    is_ordinary, continues_word, token_odds) for block in blocks]
+  chosen = [_choose(input_ids[block], num_tokens[block], targets[block], keys[block], masking, predictions, is_ordinary,
+                    tokenizer, token_odds) for block in blocks]
   positions, weights, fates = (np.concatenate(parts) for parts in zip(*chosen))
-  return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, mask_id)
+  return _replace(input_ids, positions, weights, fates, keys, masking, ordinary_ids, tokenizer.mask_id)
 
 
-def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, predictions, is_ordinary, continues_word,
-            token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, predictions, is_ordinary,
+            tokenizer: Tokenizer, token_odds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(positions, weights, fates) [rows, predictions] of some rows; equal fates share the draw of [MASK], random or kept.
 
   Differs from BERT's whole word masking, which skips a word that would exceed k; here as much of it as fits is masked.
@@ -100,7 +100,7 @@ def _choose(input_ids, num_tokens, targets, keys, masking: ConfigDict, predictio
   position_keys = counter_hash.derive(keys, Purpose.MASKED_POSITION)
   starts = None
   if masking.unit != "token":
-    starts = word_starts(candidates, continues_word[input_ids])
+    starts = word_starts(candidates, tokenizer.continues_word[input_ids])
     if masking.unit == "span":
       starts = span_starts(position_keys, counter_hash.derive(keys, Purpose.SPAN_LENGTH), candidates, starts)
   odds = None if token_odds is None else token_odds[input_ids]
@@ -152,9 +152,8 @@ def choose_positions(keys: np.ndarray, candidates: np.ndarray, targets: np.ndarr
   return np.where(chosen, positions, 0).astype(np.int32), chosen.astype(np.float32)
 
 
-@functools.lru_cache(maxsize=4)  # asked for with each batch
 def protected_ids(tokenizer: Tokenizer, never_mask: tuple[str, ...]) -> tuple[int, ...]:
-  """`special_ids` of `mask_batch`: the tokenizer's (roles, unused and control entries) and the entries in `never_mask`.
+  """Ids that are never masked and never drawn: the tokenizer's special ones and the entries in `never_mask`.
 
   The latter are a corpus's own markers, such as "<speaker>".
 
@@ -253,11 +252,11 @@ def _replace(input_ids, positions, weights, fates, keys, masking: ConfigDict, or
           "masked_weights": weights}
 
 
-@functools.lru_cache(maxsize=16)
-def _vocabulary_tables(special_ids: tuple[int, ...], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+@functools.lru_cache(maxsize=4)  # asked for with each batch
+def _vocabulary_tables(tokenizer: Tokenizer, never_mask: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
   """(is_ordinary bool [vocab], ordinary ids int32); shared between calls, so read-only."""
-  is_ordinary = np.ones(vocab_size, bool)
-  is_ordinary[list(special_ids)] = False
+  is_ordinary = np.ones(tokenizer.vocab_size, bool)
+  is_ordinary[list(protected_ids(tokenizer, never_mask))] = False
   ordinary_ids = np.flatnonzero(is_ordinary).astype(np.int32)
   is_ordinary.flags.writeable = ordinary_ids.flags.writeable = False
   return is_ordinary, ordinary_ids

@@ -133,10 +133,7 @@ def _make_batch(examples, example_ids, epochs, *, masking: ConfigDict, tokenizer
   attention_mask = positions < num_tokens[:, None]  # [batch, length]
   token_type_ids = (attention_mask & (positions >= second_segment_start[:, None])).astype(np.int32)
   masked = masking_lib.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=masking,
-                                  special_ids=masking_lib.protected_ids(tokenizer, masking.never_mask),
-                                  mask_id=tokenizer.mask_id, vocab_size=tokenizer.vocab_size,
-                                  continues_word=None if masking.unit == "token" else tokenizer.continues_word,
-                                  token_odds=token_odds)
+                                  tokenizer=tokenizer, token_odds=token_odds)
   batch = {"input_ids": input_ids, "token_type_ids": token_type_ids, "attention_mask": attention_mask, **masked}
   if examples.has_nsp_labels:
     batch["nsp_label"] = examples.nsp_labels(example_ids)

@@ -17,9 +17,18 @@ SPECIAL = (0, 1, 2, 3, 4)  # PAD CLS SEP MASK UNK
 MASK = 3
 
 
+class Vocabulary:
+  """The roles, and ordinary entries behind them."""
+
+  mask_id = MASK
+
+  def __init__(self, vocab_size=1000, special_ids=SPECIAL, continues_word=None):
+    self.vocab_size, self.special_ids, self.continues_word = vocab_size, special_ids, continues_word
+
+
 def branch(rate=0.15, mask_share=1.0, random_share=0.0, num_static_masks=0, unit="token"):
   return ConfigDict(dict(rate=rate, unit=unit, mask_share=mask_share, random_share=random_share,
-                         num_static_masks=num_static_masks))
+                         num_static_masks=num_static_masks, never_mask=()))
 
 
 def mask(input_ids, num_tokens=None, example_ids=None, epochs=0, seed=0, vocab_size=1000, special_ids=SPECIAL,
@@ -30,7 +39,7 @@ def mask(input_ids, num_tokens=None, example_ids=None, epochs=0, seed=0, vocab_s
   example_ids = np.arange(rows) if example_ids is None else np.asarray(example_ids)
   epochs = np.broadcast_to(np.asarray(epochs, np.int64), rows)
   return masking.mask_batch(input_ids, num_tokens, example_ids, epochs, seed=seed, masking=branch(**keys),
-                            special_ids=special_ids, mask_id=MASK, vocab_size=vocab_size, continues_word=continues_word)
+                            tokenizer=Vocabulary(vocab_size, special_ids, continues_word))
 
 
 def rows_of(lengths, length, seed=0, vocab_size=1000):

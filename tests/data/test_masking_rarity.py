@@ -6,7 +6,7 @@ import pytest
 from electra_jax import config as config_lib
 from electra_jax.data import masking, pipeline
 from electra_jax.errors import UserError
-from tests.data.test_masking import MASK, SPECIAL, branch
+from tests.data.test_masking import MASK, SPECIAL, Vocabulary, branch
 
 COUNTS = np.array([0, 0, 0, 0, 0, 1, 4, 100, 0])
 ROW = np.array([1, 5, 6, 7, 6, 2, 0, 0], np.int32)  # [CLS] once, four times, a hundred, four, [SEP]
@@ -15,8 +15,8 @@ ROW = np.array([1, 5, 6, 7, 6, 2, 0, 0], np.int32)  # [CLS] once, four times, a 
 def mask(rows, exponent, *, rate=1 / 6):
   number = np.arange(len(rows), dtype=np.int64)
   return masking.mask_batch(rows, np.full(len(rows), 6, np.int32), number, 0 * number, seed=0,
-                            masking=branch(rate=rate), special_ids=SPECIAL, mask_id=MASK,
-                            vocab_size=9, token_odds=None if exponent is None else masking.token_odds(COUNTS, exponent))
+                            masking=branch(rate=rate), tokenizer=Vocabulary(9),
+                            token_odds=None if exponent is None else masking.token_odds(COUNTS, exponent))
 
 
 def shares(exponent):
