@@ -55,12 +55,7 @@ def make(run: setup.Setup, data: Any) -> Callable[[PyTree], dict[str, float]]:
 
 def unigram_entropy(examples: shards.ShardedExamples, max_examples: int, tokenizer: Tokenizer) -> float:
   """Entropy in nats of the evaluated tokens: the MLM loss of the best model that ignores all context."""
-  counts = np.zeros(tokenizer.vocab_size, np.int64)
-  num_examples = min(max_examples or len(examples), len(examples))
-  for start in range(0, num_examples, 4096):
-    ids, num_tokens, _ = examples.read(np.arange(start, min(start + 4096, num_examples)))
-    counts += np.bincount(ids[np.arange(ids.shape[1]) < num_tokens[:, None]], minlength=counts.size)
-  counts[list(tokenizer.special_ids)] = 0
+  counts = examples.token_counts(tokenizer.vocab_size, max_examples)
   share = counts[counts > 0] / counts.sum()
   return float(-(share * np.log(share)).sum()) if len(share) else math.nan
 
