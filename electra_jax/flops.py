@@ -28,11 +28,6 @@ HARDWARE_PEAKS = MappingProxyType({
 PAPER_MLM_SHARE = 0.15625  # share of positions at the MLM softmax: 20 of 128, in the released code at every length
 
 
-def hardware_peak(device_kind: str) -> float | None:
-  """Dense bfloat16 FLOP/s of one device (`jax.devices()[0].device_kind`), None if unknown."""
-  return HARDWARE_PEAKS.get(device_kind)
-
-
 @dataclass(frozen=True)
 class FlopCount:
   """A count with its convention; `terms` are operations per training step by `network/component`."""

@@ -168,7 +168,7 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
                                 per_step={"tokens": float(epochs * data.train.lengths().sum(dtype=np.int64)),
                                           "epoch": epochs})
   bar = progress.Progress(config.train.num_steps, step, enabled=is_main)
-  peak = flops.hardware_peak(device.device_kind)
+  peak = flops.HARDWARE_PEAKS.get(device.device_kind)
   timer = progress.StepTimer(tokens_per_step=places, flops_per_step=flops.model_flops(config).per_step,
                              peak=peak and peak * jax.device_count(), already=sum(start_up.seconds.values()))
   bar.message(progress.header(config, text=data.text["path"], num_parameters=count_parameters(state.params),

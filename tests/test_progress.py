@@ -5,7 +5,7 @@ import io
 import pytest
 
 from electra_jax import progress
-from electra_jax.flops import hardware_peak
+from electra_jax.flops import HARDWARE_PEAKS
 
 
 class Clock:
@@ -98,7 +98,7 @@ def test_this_process_has_run_for_a_while():
 
 def test_mfu_is_of_all_devices():
   clock = Clock()
-  steps = timer(clock, 2 * hardware_peak("NVIDIA H100 80GB HBM3"))
+  steps = timer(clock, 2 * HARDWARE_PEAKS["NVIDIA H100 80GB HBM3"])
   run_window(clock, steps)
   values = steps.read()
   assert values["train/mfu"] == pytest.approx(5e12 / (2 * 989e12)) and "train/flops_per_second" not in values

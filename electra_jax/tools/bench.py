@@ -154,7 +154,7 @@ def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: s
   matmul = matmul_flops_per_second()
   device, best = jax.devices()[0], statistics.median(seconds)
   flops_per_second = flops.model_flops(config).per_step / best / jax.device_count()
-  peak = flops.hardware_peak(device.device_kind)
+  peak = flops.HARDWARE_PEAKS.get(device.device_kind)
   memory: Any = step.memory_analysis()
   loss = float(np.ravel(pairs["loss"][0])[-1])
   return {

@@ -40,9 +40,9 @@ class PaperRow:
 
 
 def _bert(hidden: int, layers: int, *, embed: int = 0, vocab: int = 30522, length: int = 512, mlp: int = 0,
-          head: str = "mlm", **changes) -> NetworkSizes:
+          **changes) -> NetworkSizes:
   return NetworkSizes(hidden=hidden, embed=embed or hidden, layers=layers, heads=max(1, hidden // 64),
-                 mlp=mlp or 4 * hidden, vocab=vocab, length=length, heads_on_top=(head,), **changes)
+                 mlp=mlp or 4 * hidden, vocab=vocab, length=length, heads_on_top=("mlm",), **changes)
 
 
 SMALL = _bert(256, 12, embed=128, length=128)

@@ -208,9 +208,9 @@ def hardware(facts: Facts) -> str:
   if seconds := summary.time_spent(facts.rows):
     total = sum(seconds.values())
     shown += (f"<h3>Goodput: {100 * seconds['steps'] / total:.1f} % of {tqdm.format_interval(total)} were steps</h3>"
-              + report_page.shares(seconds, tqdm.format_interval))
+              + report_page.shares(seconds))
     if parts := summary.time_spent(facts.rows, "start"):
-      shown += "<h3>What a start takes</h3>" + report_page.shares(parts, tqdm.format_interval)
+      shown += "<h3>What a start takes</h3>" + report_page.shares(parts)
   elif not facts.is_fine_tuning:
     shown += paragraph("Where the time went is known when a run ends or is asked to stop.", dim=True)
   return shown

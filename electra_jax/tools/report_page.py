@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from electra_jax import plotting
 
 INK, GRID = "#010203", "#010204"  # colours that no curve has: they become the page's own
@@ -74,14 +76,14 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], caption: st
           + "</tbody></table></div>\n")
 
 
-def shares(values: Mapping[str, float], describe: Callable[[float], str]) -> str:
-  """A bar cut into named shares, the largest first, with its key."""
-  ordered = sorted(((name, value) for name, value in values.items() if value > 0), key=lambda row: -row[1])
+def shares(seconds: Mapping[str, float]) -> str:
+  """A bar cut into named shares of a time, the largest first, with its key."""
+  ordered = sorted(((name, value) for name, value in seconds.items() if value > 0), key=lambda row: -row[1])
   total = sum(value for _, value in ordered)
   colour = {name: f"background: var(--curve-{number})" for number, (name, _) in enumerate(ordered)}
   parts = "".join(f'<i style="flex: {value / total:.4f}; {colour[name]}"></i>' for name, value in ordered)
   key = "".join(f'<span><i style="{colour[name]}"></i>{escape(name)} {100 * value / total:.1f} % '
-                f'<span class="dim">({escape(describe(value))})</span></span>' for name, value in ordered)
+                f'<span class="dim">({tqdm.format_interval(value)})</span></span>' for name, value in ordered)
   return f'<div class="bar">{parts}</div><div class="key">{key}</div>\n'
 
 
