@@ -14,7 +14,7 @@ from electra_jax import finetune, main
 from electra_jax.errors import UserError
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import SENTENCE_HEADS, make_transformer_config
-from electra_jax.tasks import noun_phrases
+from electra_jax.tasks import pronouns
 from electra_jax.tasks.base import HEADS
 from electra_jax.training import checkpoints
 from tests.test_finetune import recipe
@@ -92,7 +92,7 @@ def test_what_wsc_and_wnli_ranking_need_is_looked_for_before_the_pretraining(tmp
   def make_finder():
     raise UserError("No spaCy", got="", allowed="", fix="")
 
-  monkeypatch.setattr(noun_phrases, "make_finder", make_finder)
+  monkeypatch.setattr(pronouns, "make_finder", make_finder)
   given = tiny.get_config("tiny")
   given.data.path, given.task.data_dir, given.eval.finetune_tasks = str(tmp_path), str(tmp_path), "wnli_ranking"
   with pytest.raises(UserError, match="No spaCy"):

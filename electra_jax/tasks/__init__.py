@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from electra_jax import config as config_lib
 from electra_jax import recipes
 from electra_jax.errors import unknown
-from electra_jax.tasks import custom, glue, noun_phrases, pronouns, race, ranking, squad, winograd
+from electra_jax.tasks import custom, glue, pronouns, race, ranking, squad, winograd
 from electra_jax.tasks.base import HEADS, Example, Feature, Outputs, Task
 
 TASKS: dict[str, Callable[..., Task]] = {  # (name, config.task) -> Task
@@ -56,7 +56,7 @@ def check_all_during(config: ConfigDict) -> None:
   for name in filter(None, config.eval.finetune_tasks.split(",")):
     task = make(recipe_during(config, name).task)
     if name in ("wnli_ranking", "wsc"):
-      noun_phrases.make_finder()
+      pronouns.make_finder()
     for split in task.splits[1:]:  # quickly read, unlike train
       task.read(split)
 

@@ -1,19 +1,26 @@
 """WNLI as a ranking by a new head: the pronoun's referent must score higher than the sentence's other noun phrases.
 
-For ELECTRA's discriminator, which has no masked LM; RoBERTa's own way is `winograd.py`.
+For ELECTRA's discriminator, which has no masked LM; RoBERTa's own way is `winograd.py`. Both find the noun phrases by
+spaCy's parser (RoBERTa section 5.1).
 """
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.tasks import features, glue, noun_phrases
+from electra_jax.errors import UserError
+from electra_jax.tasks import features, glue
 from electra_jax.tasks.base import Example, Feature, Outputs, Task
 
+MODEL = "en_core_web_sm"  # spaCy's small English pipeline
+_DETERMINERS = "a an the this that these those my your his her its our their some any every each no"
+DETERMINERS = frozenset(_DETERMINERS.split())
+WORD = re.compile(r"\w+(?:-\w+|'(?!s\b)\w+)*")  # "don't" is one word; the s of "Jim's" stands alone
 PRONOUNS = frozenset(("he", "him", "his", "she", "her", "hers", "it", "its", "they", "them", "their", "theirs"))
 TOKEN = re.compile(r"\w+|'\w+|[^\w\s]")
 YES, NO = "1", "0"
@@ -66,11 +73,28 @@ def others(premise: str, hypothesis: str) -> list[str]:
 def rivals(sentence: str, right: str) -> list[str]:
   """The sentence's other noun phrases, each once: no pronouns, nor any that shares a word with the right one."""
   phrases: dict[str, str] = {}
-  for phrase in noun_phrases.make_finder()(sentence):
+  for phrase in make_finder()(sentence):
     bare = _bare(phrase)
     if bare and bare not in PRONOUNS and not set(bare.split()) & set(_bare(right).split()):
       phrases.setdefault(bare, phrase)
   return list(phrases.values())
+
+
+@functools.cache  # loading a parser takes seconds
+def make_finder() -> Callable[[str], list[str]]:
+  """text -> the noun chunks of spaCy's parser.
+
+  Raises:
+    UserError: spaCy or its English pipeline is not installed.
+  """
+  try:
+    import spacy  # ty: ignore[import-not-found] - optional
+    parse = spacy.load(MODEL, exclude=["ner", "lemmatizer"])
+  except (ImportError, OSError) as error:  # OSError: the pipeline, a package of its own, is missing
+    raise UserError("Noun phrases need spaCy and its English pipeline; one is not installed", got=str(error)[:200],
+                    allowed=f"spaCy with {MODEL}",
+                    fix=f"pip install spacy && python -m spacy download {MODEL}") from error
+  return lambda text: [chunk.text for chunk in parse(text).noun_chunks]
 
 
 def find_referent(premise: str, hypothesis: str) -> Referent | None:
@@ -109,8 +133,8 @@ def find_referent(premise: str, hypothesis: str) -> Referent | None:
 
 def _bare(phrase: str) -> str:
   """Lowercase, without a leading determiner."""
-  words = [word.lower() for word in noun_phrases.WORD.findall(phrase)]
-  return " ".join(words[1:] if words and words[0] in noun_phrases.DETERMINERS else words)
+  words = [word.lower() for word in WORD.findall(phrase)]
+  return " ".join(words[1:] if words and words[0] in DETERMINERS else words)
 
 
 def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],

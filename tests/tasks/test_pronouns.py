@@ -11,8 +11,8 @@ from configs.finetune import glue as recipe
 from electra_jax import tasks
 from electra_jax.errors import UserError
 from electra_jax.finetuning import losses
-from electra_jax.tasks import noun_phrases, pronouns
-from electra_jax.tasks.noun_phrases import make_finder
+from electra_jax.tasks import pronouns
+from electra_jax.tasks.pronouns import make_finder
 from tests.tasks.fake_tokenizer import Words, find_phrases
 
 HEADER = "index\tsentence1\tsentence2\tlabel\n"
@@ -34,7 +34,7 @@ REFERENTS = [  # sentence, hypothesis -> what stands before, for and after the p
 
 @pytest.fixture(autouse=True)
 def finder(monkeypatch):
-  monkeypatch.setattr(noun_phrases, "make_finder", lambda: find_phrases)
+  monkeypatch.setattr(pronouns, "make_finder", lambda: find_phrases)
 
 
 @pytest.mark.parametrize("premise,hypothesis,found", REFERENTS)

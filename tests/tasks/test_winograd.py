@@ -16,7 +16,7 @@ from electra_jax.data import tokenizers
 from electra_jax.errors import UserError
 from electra_jax.finetuning import losses, predictions, pretrained
 from electra_jax.models.bert import Bert, make_transformer_config
-from electra_jax.tasks import batches, noun_phrases, winograd
+from electra_jax.tasks import batches, pronouns, winograd
 from electra_jax.tools import export
 from tests.tasks.fake_tokenizer import Words, find_phrases
 from tests.workdirs import save_random_params
@@ -41,7 +41,7 @@ def write(root):
 
 @pytest.fixture(autouse=True)
 def finder(monkeypatch):
-  monkeypatch.setattr(noun_phrases, "make_finder", lambda: find_phrases)
+  monkeypatch.setattr(pronouns, "make_finder", lambda: find_phrases)
 
 
 def config_of(root, **keys):
