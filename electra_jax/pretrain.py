@@ -39,13 +39,13 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
     Interrupted: a signal stopped the training; a checkpoint of the last step is written.
   """
   # ---- Set up: the config, the data, and what the run is made of.
-  start_up = progress.StartUp()
+  timer = progress.StepTimer()
   config = config_lib.resolve(given := published.fit(given, workdir))
   num_steps, updates = config.train.num_steps, config.train.steps_per_dispatch
   mesh = setup.make_mesh(config)
   workdir_lib.claim(config, workdir)
   data = inputs.open_data(config, workdir)
-  start_up.done("data")
+  timer.done("data")
   run = setup.make(config, mesh, data.tokenizer.vocab_size, data.token_counts)
   train_step_of, evaluate = functools.cache(run.train_step), evaluation.make(run, data)
   workdir_lib.record_config(given, config, workdir, data.text, recipe)
@@ -55,7 +55,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   saved = checkpoints.Checkpoints(workdir, config.checkpoint)
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
-  writer, bar, timer, watch = open_logs(run, data, state, workdir, start_up)
+  writer, bar, watch = open_logs(run, data, state, workdir, timer)
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
   with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
@@ -74,7 +74,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       state, step_metrics = train_step_of(phase)(state, batch)
       window.append(step_metrics)
       if step - updates == start_step:
-        bar.message(start_up.after_first_step(step_metrics))
+        bar.message(timer.after_first_step(step_metrics))
       timer.step(updates)
       bar.advance(step)
 
@@ -87,7 +87,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       with timer.paused("checkpoint", after=state if saved.is_due(step) else ()):
         saved.save_if_due(state, step, too=stops or finetunes or step == num_steps)
       if stops:
-        writer.write(step, "time", timer.goodput() | start_up.values())
+        writer.write(step, "time", timer.goodput())
         raise Interrupted(f"Stopped after step {step:,} of {num_steps:,}, as asked. The same command resumes.")
 
       # ---- Evaluate.
@@ -104,7 +104,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       bar.message(f"This run is finished: {step:,} of {num_steps:,} steps are done.")
       result = evaluation.log(evaluate(state.params), step, config, writer, bar)
     else:
-      writer.write(step, "time", timer.goodput() | start_up.values())
+      writer.write(step, "time", timer.goodput())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
     bar.finish(workdir)
   return result
@@ -141,11 +141,11 @@ def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite
   bar.show(step, values)
 
 
-def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, start_up: progress.StartUp
-              ) -> tuple[metrics.MetricWriter, progress.Progress, progress.StepTimer, nonfinite.Watch]:
-  """The metric writer, console, timer and watch for non-finite values; prints a header that says what is trained."""
+def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, timer: progress.StepTimer
+              ) -> tuple[metrics.MetricWriter, progress.Progress, nonfinite.Watch]:
+  """The metric writer, console and watch for non-finite values; prints a header that says what is trained."""
   config, step, device = run.config, int(state.step), jax.devices()[0]
-  start_up.done("restore")
+  timer.done("restore")
   workdir_lib.record_start(workdir, step, run.mesh)
   is_main = jax.process_index() == 0
   places = config.train.batch_size * config.data.sequence_length
@@ -155,12 +155,12 @@ def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: s
                                           "epoch": epochs})
   bar = progress.Progress(config.train.num_steps, step, enabled=is_main)
   peak = flops.HARDWARE_PEAKS.get(device.device_kind)
-  timer = progress.StepTimer(tokens_per_step=places, flops_per_step=flops.model_flops(config).per_step,
-                             peak=peak and peak * jax.device_count(), already=sum(start_up.seconds.values()))
+  timer.measure(tokens_per_step=places, flops_per_step=flops.model_flops(config).per_step,
+                peak=peak and peak * jax.device_count())
   bar.message(progress.header(config, text=data.text["path"], num_parameters=count_parameters(state.params),
                               num_train=len(data.train), num_heldout=len(data.heldout), passes=epochs,
                               devices=f"{jax.device_count()} {device.device_kind} device(s)"))
-  return writer, bar, timer, nonfinite.Watch(config.train, int(state.skipped_in_a_row))
+  return writer, bar, nonfinite.Watch(config.train, int(state.skipped_in_a_row))
 
 
 def restore_or_init(saved: checkpoints.Checkpoints, run: setup.Setup, tokenizer: Tokenizer) -> TrainState:

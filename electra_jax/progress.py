@@ -15,21 +15,29 @@ from tqdm import tqdm
 
 COLUMNS = 80  # width of a console that shows all without cutting
 
-_IMPORTED = time.monotonic()
-
 
 def process_seconds() -> float:
   """How long this process has been running; if the system does not say, since this file was imported."""
+  return time.monotonic() - _BEGAN
+
+
+def _age() -> float:
   try:
     with open("/proc/self/stat", encoding="ascii") as file:
       ticks = int(file.read().rpartition(")")[2].split()[19])  # from the machine's start to the process's
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
   except (OSError, ValueError, IndexError, AttributeError):
-    return time.monotonic() - _IMPORTED
+    return 0.0
 
 
-class StartUp:
-  """The time before the first step, by part: what each restart costs a preempted run.
+_BEGAN = time.monotonic() - _age()
+
+
+class StepTimer:
+  """Where a run's time goes, and the speed of its steps without start, compilation, evaluation and checkpoints.
+
+  JAX returns before a step has run, so the loop must wait for the results (fetch the window's metrics) before `read`
+  and before `paused`. The first step compiles and is not counted.
 
   Args:
     clock: seconds since the process began, which only its first run counts from the beginning.
@@ -38,54 +46,37 @@ class StartUp:
   _process_counts = True
 
   def __init__(self, clock: Callable[[], float] = process_seconds):
-    self._clock, self.seconds = clock, {}
-    self._last = clock()
-    if StartUp._process_counts:
-      self.seconds["imports"], StartUp._process_counts = self._last, False
+    self._clock, self._parts = clock, {}  # of the start
+    self._made = self._last = clock()
+    if StepTimer._process_counts:
+      self._parts["imports"], self._made, StepTimer._process_counts = self._last, 0.0, False
+    self._compiled = False
+    self._spent = dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
+    self._restart()
 
   def done(self, part: str) -> None:
-    """Counts the time since the last call, or since the object was made, as `part`."""
+    """Counts the time since the last call, or since the timer was made, as a part of the start."""
     now = self._clock()
-    self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+    self._parts[part] = self._parts.get(part, 0.0) + now - self._last
     self._last = now
+
+  def measure(self, *, tokens_per_step: int, flops_per_step: float, peak: float | None) -> None:
+    """Says what a step does, for `read`.
+
+    Args:
+      tokens_per_step: positions of the global batch, padding included: sequences times length.
+      flops_per_step: `flops.model_flops(config).per_step`.
+      peak: FLOP/s of all the run's devices; if it is None, unknown, `read` gives FLOP/s in place of MFU.
+    """
+    self._tokens, self._flops, self._peak = tokens_per_step, flops_per_step, peak
 
   def after_first_step(self, step_metrics: Any) -> str:
     """Waits for the first step, which ends the start, and describes the start."""
     import jax  # here, as tools that only read logs start without it
     jax.block_until_ready(step_metrics)
     self.done("compilation")
-    return str(self)
-
-  def values(self) -> dict[str, float]:
-    """start/PART_seconds, for the logs."""
-    return {f"start/{part}_seconds": seconds for part, seconds in self.seconds.items()}
-
-  def __str__(self) -> str:
-    parts = ", ".join(f"{part.replace('_', ' ')} {seconds:.1f}" for part, seconds in self.seconds.items())
-    return f"first step done {sum(self.seconds.values()):.1f} s after the start (seconds: {parts})"
-
-
-class StepTimer:
-  """Speed over the steps since the last reading, without compilation, evaluation and checkpoints.
-
-  JAX returns before a step has run, so the loop must wait for the results (fetch the window's metrics) before `read`
-  and before `paused`, and for the first step's before the first `step`: that step compiles and is not counted.
-
-  Args:
-    tokens_per_step: positions of the global batch, padding included: sequences times length.
-    flops_per_step: `flops.model_flops(config).per_step`.
-    peak: FLOP/s of all the run's devices; if it is None, unknown, `read` gives FLOP/s in place of MFU.
-    already: seconds of the start-up before now, for the goodput.
-    clock: seconds.
-  """
-
-  def __init__(self, *, tokens_per_step: int, flops_per_step: float, peak: float | None,
-               already: float = 0.0, clock: Callable[[], float] = time.perf_counter):
-    self._tokens, self._flops, self._clock = tokens_per_step, flops_per_step, clock
-    self._peak = peak
-    self._compiled = False
-    self._made, self._spent = clock() - already, dict.fromkeys(("start", "data_wait", "evaluation", "checkpoint"), 0.0)
-    self._restart()
+    parts = ", ".join(f"{part.replace('_', ' ')} {seconds:.1f}" for part, seconds in self._parts.items())
+    return f"first step done {sum(self._parts.values()):.1f} s after the start (seconds: {parts})"
 
   def _restart(self) -> None:
     self._start, self._excluded, self._waited = self._clock(), 0.0, 0.0
@@ -132,14 +123,15 @@ class StepTimer:
   def goodput(self) -> dict[str, float]:
     """Where the seconds since the start of the run went: time/NAME_seconds, and time/goodput, the share of the steps.
 
-    The names: start (until the first step is done; `StartUp` has its parts), data_wait, evaluation, checkpoint (only
-    while the loop waits: writing continues in the background) and steps, all the rest.
+    The names: start (until the first step is done; start/PART_seconds are its parts), data_wait, evaluation, checkpoint
+    (only while the loop waits: writing continues in the background) and steps, all the rest.
     """
     total = self._clock() - self._made
     spent = self._spent if self._compiled else self._spent | {"start": total}
     spent = spent | {"steps": max(0.0, total - sum(spent.values()))}
     return {f"time/{name}_seconds": seconds for name, seconds in spent.items()} | {
-      "time/goodput": spent["steps"] / total if total > 0 else 0.0}
+      "time/goodput": spent["steps"] / total if total > 0 else 0.0} | {
+      f"start/{part}_seconds": seconds for part, seconds in self._parts.items()}
 
   def read(self) -> dict[str, float]:
     """train/tokens_per_second, /step_ms, /data_wait_share (0 to 1), and /mfu or /flops_per_second; then restarts.
@@ -254,7 +246,7 @@ def describe_goodput(values: Mapping[str, float]) -> str:
   'steps 85.0 % (170 s), start 15.0 % (30 s)'
   """
   seconds = {name.removeprefix("time/").removesuffix("_seconds").replace("_", " "): value
-             for name, value in values.items() if name.endswith("_seconds")}
+             for name, value in values.items() if name.startswith("time/") and name.endswith("_seconds")}
   total = sum(seconds.values()) or 1.0
   return ", ".join(f"{name} {100 * value / total:.1f} % ({value:.0f} s)"
                    for name, value in sorted(seconds.items(), key=lambda row: -row[1]))

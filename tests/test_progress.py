@@ -16,8 +16,15 @@ class Clock:
     return self.now
 
 
-def timer(clock, peak=None, **changes):
-  return progress.StepTimer(**dict(tokens_per_step=1000, flops_per_step=2e12, peak=peak, clock=clock) | changes)
+@pytest.fixture(autouse=True)
+def not_the_first_run(monkeypatch):
+  monkeypatch.setattr(progress.StepTimer, "_process_counts", False)
+
+
+def timer(clock, peak=None):
+  steps = progress.StepTimer(clock)
+  steps.measure(tokens_per_step=1000, flops_per_step=2e12, peak=peak)
+  return steps
 
 
 def run_window(clock, steps):
@@ -75,20 +82,21 @@ def test_where_the_time_went():
 def test_the_parts_of_a_start(monkeypatch):
   """Only the first run of a process began with it; later ones pay no imports."""
   clock = Clock()
-  monkeypatch.setattr(progress.StartUp, "_process_counts", True)
-  first, second = progress.StartUp(clock), progress.StartUp(clock)
-  for start_up in (first, second):
+  monkeypatch.setattr(progress.StepTimer, "_process_counts", True)
+  first, second = timer(clock), timer(clock)
+  for steps in (first, second):
     clock.now += 2
-    start_up.done("data")
-    clock.now += 0.5
-    start_up.done("first_batch")
-  assert first.values() == {"start/imports_seconds": 100, "start/data_seconds": 2, "start/first_batch_seconds": 0.5}
-  assert str(second) == "first step done 5.0 s after the start (seconds: data 4.5, first batch 0.5)"
-  clock.now += 7
-  steps = timer(clock, already=30)
-  clock.now += 10
-  steps.step()
-  assert steps.goodput()["time/start_seconds"] == 40
+    steps.done("data")
+  clock.now += 0.5
+  assert second.after_first_step(()) == "first step done 4.5 s after the start (seconds: data 4.0, compilation 0.5)"
+  for steps, start, parts in ((first, 104.5, {"imports": 100, "data": 2}),
+                              (second, 4.5, {"data": 4, "compilation": 0.5})):
+    steps.step()
+    values = steps.goodput()
+    assert values["time/start_seconds"] == start
+    assert {name: value for name, value in values.items() if name.startswith("start/")} == {
+      f"start/{part}_seconds": seconds for part, seconds in parts.items()}
+  assert progress.describe_goodput(values).startswith("start 100.0 % (4 s), ")
 
 
 def test_this_process_has_run_for_a_while():
