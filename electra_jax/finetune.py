@@ -8,6 +8,7 @@ import contextlib
 import functools
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from electra_jax.finetuning import losses, predictions, pretrained, report, resu
 from electra_jax.finetuning.predictions import FineTuneSetup, Split
 from electra_jax.models.bert import Bert, with_task
 from electra_jax.optim import layerwise
-from electra_jax.tasks import batches
+from electra_jax.tasks import batches, features
 from electra_jax.training import checkpoints, setup
 from electra_jax.training import workdir as workdir_lib
 
@@ -115,7 +116,7 @@ def read_data(task: tasks.Task, tokenizer: Tokenizer, max_length: int, max_train
     examples = task.read(split)
     if split == "train":
       examples = task.augment(batches.some(examples, max_train_examples))
-    splits[split] = predictions.to_split(task, examples, tokenizer, max_length)
+    splits[split] = Split(examples, features.of_examples(task, examples, tokenizer, max_length))
   return splits
 
 
@@ -162,7 +163,8 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
   """Trains some seeds together and records each one's dev scores, predictions and curve."""
   # ---- Set up: the programs, and when the dev split is scored.
   config, task, is_main = run.config, run.task, jax.process_index() == 0
-  train, num_steps, folder = data["train"].features, config.train.num_steps, results.group_folder(workdir, seeds)
+  train, num_steps = data["train"].features, config.train.num_steps
+  folder = os.path.join(workdir, "groups", "_".join(map(str, seeds)))  # checkpoints and curves of these seeds
   readers.start_import(config.data.reader)
   keys = jnp.stack([setup.random_key(seed, run.mesh) for seed in seeds])
   state = init_seeds(run, seeds)
@@ -228,7 +230,8 @@ def train_group(run: FineTuneSetup, data: dict[str, Split], seeds: tuple[int, ..
                           lambda row: sharding.gather(jax.tree.map(lambda x: x[row], params)))
     results.record(config, task, workdir, seeds, scores, {**dev, **tests}, curve)
   distributed.barrier(f"results in {folder}")  # every process reads what the first one has written
-  results.drop_group_checkpoints(folder)
+  if is_main:
+    shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
 
 
 def init_seeds(run: FineTuneSetup, seeds: Sequence[int]) -> SeedsState:

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from electra_jax import sharding, tasks
 from electra_jax.data import readers
-from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.finetuning import pretrained
 from electra_jax.models.bert import Bert
 from electra_jax.objectives import base
@@ -117,11 +116,8 @@ def predict_tests(run: FineTuneSetup, outputs_of: Callable, params: PyTree) -> d
   """{test split: (split, outputs of each seed)}."""
   predicted = {}
   for name in run.task.test_splits:
-    split = to_split(run.task, run.task.read(name), run.start.tokenizer, run.config.task.max_length)
+    examples = run.task.read(name)
+    rows = features.of_examples(run.task, examples, run.start.tokenizer, run.config.task.max_length)
+    split = Split(examples, rows)
     predicted[name] = (split, predict(run, split, outputs_of, params))
   return predicted
-
-
-def to_split(task: tasks.Task, examples: list[tasks.Example], tokenizer: Tokenizer, max_length: int) -> Split:
-  """Examples with their features, numbered."""
-  return Split(examples, features.of_examples(task, examples, tokenizer, max_length))

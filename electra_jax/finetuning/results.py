@@ -7,7 +7,6 @@ from which ensembles are made. `<workdir>/checkpoints/` holds the parameters of 
 import hashlib
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -104,11 +103,6 @@ def finished_seeds(workdir: str) -> list[int]:
   return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
 
 
-def group_folder(workdir: str, seeds: Sequence[int]) -> str:
-  """The folder for checkpoints and curves of seeds that train together."""
-  return os.path.join(workdir, "groups", "_".join(map(str, seeds)))
-
-
 def read_curve(folder: str, last_step: int) -> list[dict]:
   """Dev scores up to a step: [{"step": ..., "scores": [metrics of each seed]}]."""
   path = os.path.join(folder, "curve.json")
@@ -157,12 +151,6 @@ def keep_best_run(config: ConfigDict, task: Task, workdir: str, seeds: Sequence[
   if best is None or (best_before is not None and values[best] <= before[best_before]):
     return
   checkpoints.save_params(workdir, config.checkpoint, len(before) + len(seeds), params_of(best))
-
-
-def drop_group_checkpoints(folder: str) -> None:
-  """Deletes the checkpoints of a group whose seeds are finished; its curves stay."""
-  if jax.process_index() == 0:
-    shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
 
 
 def load(workdir: str) -> list[dict]:
