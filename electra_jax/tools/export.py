@@ -149,17 +149,6 @@ def write_onnx(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
 WRITERS = {"hf": write_hf, "msgpack": write_msgpack, "onnx": write_onnx}
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
-  flags.declare_key_flag("workdir")  # appears in --help
-  flags.DEFINE_string("out", None, "The new folder.")
-  flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
-  flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers; onnx: that, too; msgpack: for Flax.")
-  flags.DEFINE_string("push", None, "Uploads to this name of the Hugging Face hub, USER/MODEL, too.")
-  flags.DEFINE_string("license", "", "Of the model, for its card: an identifier of the hub, such as apache-2.0.")
-  flags.DEFINE_string("language", "", "Of the text, for the card: en; several with commas.")
-
-
 def main(argv: list[str]) -> None:
   """Writes what the flags say, and prints how to load it."""
   del argv
@@ -190,6 +179,12 @@ def check_push() -> None:
   hub.check(FLAGS.push)
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.declare_key_flag("workdir")  # appears in --help
+  flags.DEFINE_string("out", None, "The new folder.")
+  flags.DEFINE_integer("step", None, "Of the checkpoint; without it the newest.")
+  flags.DEFINE_enum("format", "hf", list(WRITERS), "hf: for transformers; onnx: that, too; msgpack: for Flax.")
+  flags.DEFINE_string("push", None, "Uploads to this name of the Hugging Face hub, USER/MODEL, too.")
+  flags.DEFINE_string("license", "", "Of the model, for its card: an identifier of the hub, such as apache-2.0.")
+  flags.DEFINE_string("language", "", "Of the text, for the card: en; several with commas.")
   main_lib.run(main, USAGE)

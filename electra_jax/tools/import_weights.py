@@ -69,13 +69,6 @@ def initial_params(config: ConfigDict, tokenizer: tokenizers.Tokenizer) -> Calla
   return setup.make(config, mesh, tokenizer.vocab_size).init_params
 
 
-def define_flags() -> None:
-  """Not at import: other tools have flags of the same names."""
-  flags.declare_key_flag("config")  # appears in --help
-  flags.DEFINE_string("weights", None, "Folder or file of the published weights, or their name on the hub.")
-  flags.DEFINE_string("out", None, "The new folder.")
-
-
 def main(argv: list[str]) -> None:
   """Imports what the flags say, and prints which parts start fresh or are not used."""
   del argv
@@ -91,6 +84,8 @@ def main(argv: list[str]) -> None:
   print(f"Wrote {FLAGS.out}.")
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.declare_key_flag("config")  # appears in --help
+  flags.DEFINE_string("weights", None, "Folder or file of the published weights, or their name on the hub.")
+  flags.DEFINE_string("out", None, "The new folder.")
   main_lib.run(main, USAGE)

@@ -150,24 +150,6 @@ def json_line(task: QuestionKind, number: int, item: Item, answer: Any) -> str:
   return json.dumps({"line": number} | task.record(item, answer), ensure_ascii=False) + "\n"
 
 
-def define_flags() -> None:
-  """Defines the flags; not at import, as other tools have flags of the same names."""
-  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the columns "
-                      "of the run's data (data.text_field, task.text_fields); .gz and .zst are unpacked.")
-  flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
-    f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
-  flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")
-  flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
-  flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
-  flags.DEFINE_enum("pooling", None, ["mean", "cls"], "For --task=embed: the mean over all tokens, or [CLS]; by "
-                    "default what a folder of sentence-transformers says, else the mean.")
-  flags.DEFINE_string("pair", "", "For --task=classify: the second text.")
-  flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
-  flags.DEFINE_boolean("combined", None, "For an ELECTRA: also rank each mask's candidates by both networks together "
-                       "(Appendix E), 100 passes a mask; by default for sentences, not for --input.")
-  flags.declare_key_flag("workdir")
-
-
 def main(argv: list[str]) -> None:
   """Reads the flags, loads the model, and answers on the screen or into a file."""
   texts, task = argv[1:], TASKS[FLAGS.task]
@@ -208,6 +190,19 @@ def show(run: pretraining_heads.TrainedModel, answered: Iterator[Answered], task
   predict_screen.show(answers, predict_screen.Screen(console, FLAGS.threshold))
 
 
-if __name__ == "__main__":
-  define_flags()
+if __name__ == "__main__":  # flags, too: other tools have some of the same names
+  flags.DEFINE_string("input", None, "File with a sentence a line (.txt), or .jsonl, .csv or .tsv with the columns "
+                      "of the run's data (data.text_field, task.text_fields); .gz and .zst are unpacked.")
+  flags.DEFINE_enum("task", "auto", list(TASKS), "What is asked: " + "; ".join(
+    f"{name}: {task.what}" for name, task in TASKS.items()) + ".")
+  flags.DEFINE_string("output", None, "JSONL file for the answers, one line a sentence; without it they are shown.")
+  flags.DEFINE_integer("step", None, "The checkpoint to use; the newest if not given.", lower_bound=0)
+  flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1)
+  flags.DEFINE_enum("pooling", None, ["mean", "cls"], "For --task=embed: the mean over all tokens, or [CLS]; by "
+                    "default what a folder of sentence-transformers says, else the mean.")
+  flags.DEFINE_string("pair", "", "For --task=classify: the second text.")
+  flags.DEFINE_float("threshold", 0.5, "Probability from which a word counts as replaced.", 0.0, 1.0)
+  flags.DEFINE_boolean("combined", None, "For an ELECTRA: also rank each mask's candidates by both networks together "
+                       "(Appendix E), 100 passes a mask; by default for sentences, not for --input.")
+  flags.declare_key_flag("workdir")
   main_lib.run(main, USAGE, takes_arguments=True)
