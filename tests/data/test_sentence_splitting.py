@@ -1,7 +1,6 @@
 """Sentences: a line each, or by rule; and what the preparation makes of them."""
 
 import contextlib
-import pickle
 import sys
 
 import pytest
@@ -26,9 +25,8 @@ from tests.data.test_documents import write
   ("de", "Das ist z. B. am 3. Mai so. Ja!", ["Das ist z. B. am 3. Mai so.", "Ja!"]),
   ("en", "no end", ["no end"])])
 def test_running_text(language, text, sentences):
-  split = sentence_splitting.make_splitter(language)
-  assert split(text) == pickle.loads(pickle.dumps(split))(text) == sentences
-  assert sentence_splitting.make_splitter("line")(text) == [text]
+  assert sentence_splitting.split(text, language) == sentences
+  assert sentence_splitting.split(text, "line") == [text]
 
 
 PIECES = ["Mr. ", "A. ", "b? ", '"', "(", ")", "…", " ", "1.", "東。"]
@@ -37,7 +35,7 @@ PIECES = ["Mr. ", "A. ", "b? ", '"', "(", ")", "…", " ", "1.", "東。"]
 @settings(max_examples=50, deadline=None)
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(PIECES)).map("".join)))
 def test_nothing_is_lost(text):
-  sentences = sentence_splitting.make_splitter("en")(text)
+  sentences = sentence_splitting.split(text, "en")
   assert all(sentences) and "".join("".join(sentences).split()) == "".join(text.split())
 
 
@@ -54,7 +52,7 @@ def test_what_is_no_language_is_refused(sentences, fits):
 def test_a_missing_package_is_told(monkeypatch):
   monkeypatch.setitem(sys.modules, "sentencex", None)
   with pytest.raises(UserError) as caught:
-    sentence_splitting.make_splitter("en")
+    sentence_splitting.split("One. Two.", "en")
   assert_four_parts(caught, "pip install sentencex", "sentences=line")
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
@@ -64,7 +64,7 @@ class Job(NamedTuple):
   tokenizer: Tokenizer
   format: str
   packing: packing_lib.Packing
-  split_sentences: Callable[[str], list[str]]  # of a paragraph
+  sentences: str  # data.sentences
 
 
 def make_job(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> Job:
@@ -72,8 +72,7 @@ def make_job(config_data: ConfigDict, tokenizer: Tokenizer, seed: int) -> Job:
   packing = packing_lib.Packing(
     sequence_length=config_data.sequence_length, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id,
     single_segment_share=SINGLE_SEGMENT_SHARE, short_sequence_share=config_data.short_sequence_share, seed=seed)
-  split = sentence_splitting.make_splitter(config_data.sentences)
-  return Job(tokenizer, config_data.format, packing, split)
+  return Job(tokenizer, config_data.format, packing, config_data.sentences)
 
 
 def make_chunks(split_and_document: Iterable[tuple[str, Document]], for_nsp: bool = False) -> Iterator[Chunk]:
@@ -114,10 +113,10 @@ def pack_chunk(job: Job, chunk: Chunk) -> Packed:
   """Splits the documents of one chunk into sentences, encodes and packs them.
 
   Raises:
-    UserError: a format with NSP finds no second document.
+    UserError: a format with NSP finds no second document; the package that splits sentences is missing.
   """
   tokenizer = job.tokenizer
-  texts = [[sentence for paragraph in document for sentence in job.split_sentences(paragraph)]
+  texts = [[sentence for paragraph in document for sentence in sentence_splitting.split(paragraph, job.sentences)]
            for document in chunk.lenders + chunk.documents]
   encoded = iter(tokenizer.encode_batch(list(itertools.chain.from_iterable(texts))))
   ids_of = [[next(encoded) for _ in document] for document in texts]

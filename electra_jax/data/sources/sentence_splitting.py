@@ -4,42 +4,29 @@ The formats of RoBERTa section 4.2 are made of sentences. A corpus with a senten
 running text is split by the rules of Wikimedia's sentencex (abbreviations, numbers, quotes; for many languages).
 """
 
-import functools
-from collections.abc import Callable
-
 from electra_jax.errors import UserError
 
 
-def by_line(paragraph: str) -> list[str]:
-  """The paragraph, as its only sentence.
+def split(paragraph: str, sentences: str) -> list[str]:
+  """The sentences of a paragraph, stripped, none empty; only blanks between them are lost.
 
-  >>> by_line("One. Two.")
-  ['One. Two.']
-  """
-  return [paragraph]
-
-
-def by_rules(paragraph: str, language: str) -> list[str]:
-  """The sentences of running text, stripped, none empty; only blanks between them are lost."""
-  import sentencex  # optional: make_splitter has checked that it is there
-
-  segment = sentencex.segment  # ty: ignore[missing-attribute] - of a compiled module
-  return [stripped for sentence in segment(language, paragraph) if (stripped := sentence.strip())]
-
-
-def make_splitter(sentences: str) -> Callable[[str], list[str]]:
-  """The function paragraph -> sentences for a value of data.sentences; it can be pickled.
+  Args:
+    sentences: data.sentences: "line", for which the paragraph is the only one, or the language of the rules.
 
   Raises:
     UserError: the package of the rules is missing.
+
+  >>> split("One. Two.", "line")
+  ['One. Two.']
   """
   if sentences == "line":
-    return by_line
+    return [paragraph]
   try:
-    import sentencex  # noqa: F401
+    import sentencex
   except ImportError as error:
     raise UserError("Splitting text into sentences needs a package that is not installed",
                     got=f"data.sentences={sentences}", allowed="sentencex",
                     fix="pip install sentencex, or keep --config.data.sentences=line, which takes each line of the "
                         "text as a sentence") from error
-  return functools.partial(by_rules, language=sentences)
+  segment = sentencex.segment  # ty: ignore[missing-attribute] - of a compiled module
+  return [stripped for sentence in segment(sentences, paragraph) if (stripped := sentence.strip())]
