@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_jax.data.tokenizers import entries
 from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
-from electra_jax.data.tokenizers.kinds import BYTE, byte_of, trimmed
+from electra_jax.data.tokenizers.kinds import trimmed
 from electra_jax.errors import UserError
 
 MASK_TEXT = re.compile("|".join(map(re.escape, SPECIAL_NAMES["mask"])))  # [MASK] or <mask>
@@ -62,7 +63,7 @@ def piece_text(tokenizer: Tokenizer, token_id: int) -> str:
   """How a vocabulary entry reads by itself: with a space in front if it starts a word, "<0xE4>" if half a character."""
   (text,) = piece_texts(tokenizer, [token_id])
   (token,) = tokenizer.tokens([token_id])
-  return token if "\N{REPLACEMENT CHARACTER}" in text and BYTE.fullmatch(token) else text
+  return token if "\N{REPLACEMENT CHARACTER}" in text and entries.BYTE.fullmatch(token) else text
 
 
 def piece_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -77,22 +78,10 @@ def piece_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
       texts.append(decoder.decode(b"", final=True) + f" {token}")
       decoder.reset()
     else:
-      texts.append(decoder.decode(_piece_bytes(tokenizer, token)))
+      texts.append(decoder.decode(entries.text_bytes(token, tokenizer.kind, tokenizer.prefix)))
   if texts:
     texts[-1] += decoder.decode(b"", final=True)
   return texts
-
-
-def _piece_bytes(tokenizer: Tokenizer, token: str) -> bytes:
-  """An ordinary vocabulary entry as UTF-8, with a space in front where it starts a word."""
-  if tokenizer.kind == "byte_bpe":
-    values = [byte for byte in map(byte_of, token) if byte is not None]
-    return bytes(values) if len(values) == len(token) else token.encode()
-  if tokenizer.kind == "wordpiece":
-    is_inner = token.startswith(tokenizer.prefix)
-    return (token.removeprefix(tokenizer.prefix) if is_inner else " " + token).encode()
-  byte = BYTE.fullmatch(token)
-  return bytes.fromhex(byte.group(1)) if byte else token.replace("▁", " ").encode()
 
 
 def put_in(tokenizer: Tokenizer, sentence: Sentence, new_ids: Mapping[int, int]) -> Sentence:

@@ -14,6 +14,7 @@ import numpy as np
 import tokenizers
 
 from electra_jax import files
+from electra_jax.data.tokenizers import entries
 from electra_jax.errors import UserError
 
 # role -> its names in published vocabularies; the first one found counts (XLNet has both <cls> and <s>).
@@ -62,27 +63,27 @@ class Tokenizer(ABC):
     """
     self.files, self.lowercase = dict(files), bool(lowercase)
     try:
-      self._entries = entries = self._build()
+      self._entries = self._build()
     except UserError:
       raise
     except Exception as error:  # the libraries raise plain Exception, RuntimeError, OSError, ValueError, ...
       raise UserError(f"The {self.kind} vocabulary cannot be read", got=f"{source}: {error}",
                       allowed=f"the published form of {' + '.join(self.file_names)}",
                       fix="check the file, or train a new vocabulary with electra_jax.tools.train_tokenizer") from error
-    self.vocab_size = len(entries)
-    ids = {token: i for i, token in enumerate(entries)}
+    self.vocab_size = len(self._entries)
+    ids = {token: i for i, token in enumerate(self._entries)}
     special = {role: [ids[name] for name in (self._roles.get(role), *names) if name in ids]
                for role, names in SPECIAL_NAMES.items()}
     missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, numbers in special.items() if not numbers]
     if missing:
       raise UserError(LACKS_ROLES,
-                      got=f"{source} with {len(entries)} entries has no {', no '.join(missing)}",
+                      got=f"{source} with {self.vocab_size} entries has no {', no '.join(missing)}",
                       allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
                       fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "
                           "electra_jax.tools.train_tokenizer")
     self._role_ids = [numbers[0] for numbers in special.values()]
     self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self._role_ids
-    fillers = (i for i, token in enumerate(entries) if self._is_filler(i, token))
+    fillers = (i for i, token in enumerate(self._entries) if self._is_filler(i, token))
     self.special_ids = tuple(sorted({*self._role_ids, *fillers}))
     self._special = frozenset(self.special_ids)
     digest = hashlib.sha256(f"{self.kind} lowercase={self.lowercase}".encode())
@@ -92,7 +93,8 @@ class Tokenizer(ABC):
 
   @functools.cached_property
   def continues_word(self) -> np.ndarray:
-    return np.array([i not in self._special and self._continues_word(i) for i in range(self.vocab_size)])
+    return np.array([i not in self._special and entries.continues_word(entry, self.kind, self.prefix)
+                     for i, entry in enumerate(self._entries)])
 
   def __reduce__(self):  # only the files go to another process, not the libraries' objects
     return type(self), (self.files, self.lowercase)
@@ -158,10 +160,6 @@ class Tokenizer(ABC):
   @abstractmethod
   def reader(self) -> tokenizers.Tokenizer:
     """The object of the `tokenizers` library that reads the names of special tokens in a text as these tokens."""
-
-  @abstractmethod
-  def _continues_word(self, token_id: int) -> bool:
-    """Whether an ordinary token continues the word before it."""
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     del token_id

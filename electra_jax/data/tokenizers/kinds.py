@@ -22,11 +22,7 @@ from electra_jax.data.tokenizers import sentencepiece_library
 from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
 from electra_jax.errors import UserError, named
 
-_IDEOGRAPHS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")  # and kana
-
 _BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")  # there byte-level BPE always begins a new word
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's pieces of single bytes
-HIDDEN_BYTES = (*range(33), *range(127, 161), 173)  # invisible ones, with letters of their own in GPT-2's byte alphabet
 KNOWN_CHARACTERS = 2_000_000  # in the words that a tokenizer remembers: about 100 MB
 
 
@@ -99,9 +95,6 @@ class WordPiece(LibraryTokenizer):
   def _words(self, text: str) -> list[str]:
     return text.split(" ")  # not at other blanks: some of them are removed, which joins what they separate
 
-  def _continues_word(self, token_id: int) -> bool:
-    return self._entries[token_id].startswith(self.prefix)
-
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
     """Sets the steps before the vocabulary, the same for training and use."""
@@ -129,9 +122,6 @@ class ByteBPE(LibraryTokenizer):
       return _BEFORE_SINGLE_SPACE.split(text)
     first, *rest = text.split(" ")
     return [first, *[" " + word for word in rest]]
-
-  def _continues_word(self, token_id: int) -> bool:
-    return goes_on_from_bytes(self._entries[token_id], self._library.decode([token_id]))
 
   @classmethod
   def make_library(cls, files: Mapping[str, bytes], lowercase: bool) -> tokenizers.Tokenizer:
@@ -196,9 +186,6 @@ class SentencePiece(Tokenizer):
     ids, offsets = super().encode_words(text)
     return ids, [trimmed(text, *offset) for offset in offsets]
 
-  def _continues_word(self, token_id: int) -> bool:
-    return goes_on_from_piece(self._entries[token_id])
-
   def _is_filler(self, token_id: int, token: str) -> bool:
     library = self._library
     return (library.is_control(token_id) or library.is_unused(token_id) or library.is_unknown(token_id)
@@ -209,38 +196,6 @@ class SentencePieceBPE(SentencePiece):
   """A SentencePiece model of merges; the library knows the type from the file, so the code is the same."""
 
   kind = "sentencepiece_bpe"
-
-
-def goes_on_from_bytes(entry: str, text: str) -> bool:
-  """Whether an entry of byte-level BPE, which decodes to `text`, continues the word before it.
-
-  A text's first word has no space either, so it counts as continuing the paragraph before it.
-  """
-  return _is_inside_character(byte_of(entry[0]) or 0 if entry else 0) or _is_inside_word(text)
-
-
-def goes_on_from_piece(piece: str) -> bool:
-  """Whether a piece of SentencePiece (a byte is <0xE4>) continues the word before it."""
-  byte = BYTE.fullmatch(piece)
-  return _is_inside_character(int(byte.group(1), 16)) if byte else _is_inside_word(piece)
-
-
-def byte_of(letter: str) -> int | None:
-  """The byte that a letter of GPT-2's byte alphabet stands for; None if it is not one of its letters."""
-  number = ord(letter)
-  if number > 255:  # an invisible byte, counted from 0
-    return HIDDEN_BYTES[number - 256] if number - 256 < len(HIDDEN_BYTES) else None
-  return None if number in HIDDEN_BYTES else number
-
-
-def _is_inside_character(byte: int) -> bool:
-  return 0x80 <= byte < 0xC0  # a continuation byte of UTF-8
-
-
-def _is_inside_word(text: str) -> bool:
-  """Whether a piece without a space before it belongs to the word before: letters, digits, accents."""
-  first = text[:1]
-  return (first.isalnum() or unicodedata.category(first or " ").startswith("M")) and not _IDEOGRAPHS.match(text)
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:

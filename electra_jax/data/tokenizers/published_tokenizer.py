@@ -87,12 +87,5 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
   def _words(self, text: str) -> list[str]:
     return [text]
 
-  def _continues_word(self, token_id: int) -> bool:
-    entry = self._entries[token_id]
-    if self.kind == "wordpiece":
-      return entry.startswith(self.prefix)
-    return kinds.goes_on_from_bytes(entry, self.reader.decode([token_id])) if self.kind == "byte_bpe" else (
-      kinds.goes_on_from_piece(entry))
-
   def _is_filler(self, token_id: int, token: str) -> bool:
     return not token or token_id in self._never_text or super()._is_filler(token_id, token)
