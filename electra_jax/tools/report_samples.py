@@ -12,9 +12,6 @@ from electra_jax.tools import report_page
 from electra_jax.tools.report_page import escape
 
 LONGEST = 48  # tokens of a sample
-# If no held-out text can be read.
-OWN_TEXTS = ("The name of the file is given by the user.", "The weather was cold, and the children stayed at home.",
-             "This function returns a list of the values.")
 LEGEND = "Dashed: a word that was hidden. Below: what the model would put there."
 
 
@@ -22,21 +19,18 @@ def of_pretraining(workdir: str, config: ConfigDict, number: int) -> str:
   """Held-out texts with a word hidden, and what the masked LM puts there.
 
   Raises:
-    UserError: there is no checkpoint, or it cannot be read.
+    UserError: there is no checkpoint or no shard, or one cannot be read.
   """
   run = pretraining_heads.load(workdir)
-  texts = _heldout_texts(workdir, config, run.tokenizer, number) or list(OWN_TEXTS[:number])
+  texts = _heldout_texts(workdir, config, run.tokenizer, number)
   cards = [_hidden_word(run, text, index) for index, text in enumerate(texts)]
   return (report_page.paragraph(f"Checkpoint of step {run.step:,}. {LEGEND}", dim=True)
           + report_page.cards([body for body in cards if body]))
 
 
 def _heldout_texts(workdir: str, config: ConfigDict, tokenizer: Tokenizer, number: int) -> list[str]:
-  """Beginnings of held-out examples, spread evenly over all of them; [] if the shards are gone."""
-  try:
-    examples = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, tokenizer)
-  except UserError:
-    return []
+  """Beginnings of held-out examples, spread evenly over all of them."""
+  examples = shards.open_shards(corpus.shards_directory(config.data, workdir), "heldout", config.data, tokenizer)
   if not len(examples):
     return []
   ids, num_tokens, _ = examples.read(np.unique(np.linspace(0, len(examples) - 1, number).astype(int)))

@@ -12,7 +12,7 @@ from electra_jax import config as config_lib
 from electra_jax import recipes
 from electra_jax.errors import UserError
 from electra_jax.finetuning import results
-from electra_jax.tools import report
+from electra_jax.tools import report, report_samples
 from tests.tools.test_plot_run import electra_rows
 from tests.workdirs import make_workdir
 
@@ -70,12 +70,14 @@ def test_a_run_without_a_log_row(workdir):
   assert "no metrics" in page.sections["Results"] and "does not say" in page.sections["Hardware and time"]
 
 
-def test_a_pretraining(workdir):
+def test_a_pretraining(workdir, monkeypatch):
   finetuned = {"step": 100, "split": "finetune", "cola/matthews": 0.25, "rte/accuracy": 0.625}
   heldout = electra_rows()[-1] | {"mlm/accuracy": 0.125, "mlm/perplexity": 665.0, "rtd/loss": 0.5}
   rows = [*electra_rows()[:-1], heldout, finetuned, {"step": 100, **TIMES}]
   write_lines(workdir / "metrics.jsonl", rows)
   write_lines(workdir / "starts.jsonl", [START, START | {"step": 50, "num_devices": 4, "mesh": {"data": 4}}])
+  assert "no shards" in Page(report.page(report.read(str(workdir), 3))).sections["Samples"]
+  monkeypatch.setattr(report_samples, "_heldout_texts", lambda *_: ["the cat sat on the mat.", "a dog saw the rain?"])
   out = workdir / "report.html"
   assert report.write(str(workdir), str(out), 3) == str(out)
   content = out.read_text()
