@@ -75,28 +75,25 @@ def write_hf(folder: str, source: ExportedRun) -> tuple[list[str], list[str]]:
   """Every network with its tokenizer and its card; (their names below `folder`, heads left out)."""
   networks, left_out = networks_of(source)
   names = list(networks) if len(networks) > 1 or "discriminator" in networks else [""]
+  model, max_tokens = source.config.model, source.config.data.sequence_length
+  imported_from = config_lib.read_record(source.workdir).get("imported", {}).get("weights", "")  # "": it is a run
+  if imported_from:  # which does not tell how long its examples were
+    max_tokens = model.max_position_embeddings - model.position_offset
   evaluation, scores, signs = run_so_far(source.workdir, source.step, source.config)
   place_of = hub.repositories(source.publication.name, names) if source.publication.name != "PATH" else {}
   for name, (network, weights) in zip(names, networks.items()):
     path = os.path.join(folder, name)
     os.makedirs(path, exist_ok=True)
     hf.write_network(path, weights)
-    tokenizer_files.write(path, source.tokenizer, max_tokens=longest_input(source),
+    tokenizer_files.write(path, source.tokenizer, max_tokens=max_tokens,
                           has_token_types=weights.config["type_vocab_size"] > 1)
     num_parameters = sum(value.size for value in weights.tensors.values())
     card = model_card.make(network, weights.config, source.config, source.step, num_parameters, evaluation,
-                           imported_from(source.workdir), signs,
+                           imported_from, signs,
                            source.publication._replace(name=place_of.get(name, "PATH")), scores)
     with open(os.path.join(path, "README.md"), "w", encoding="utf-8") as file:
       file.write(card)
   return names, left_out
-
-
-def longest_input(source: ExportedRun) -> int:
-  """Tokens of the run's examples, special ones included; for imported weights, which do not tell, its positions."""
-  model = source.config.model
-  return (model.max_position_embeddings - model.position_offset if imported_from(source.workdir)
-          else source.config.data.sequence_length)
 
 
 def run_so_far(workdir: str, step: int, config: ConfigDict) -> tuple[dict | None, dict[str, float], list[str]]:
@@ -112,11 +109,6 @@ def run_so_far(workdir: str, step: int, config: ConfigDict) -> tuple[dict | None
   rows = [row for row in metrics.rows_so_far(workdir) if row["step"] <= step]
   evaluation = next((row for row in reversed(rows) if row["split"] == "eval"), None)
   return evaluation, {}, warning_signs.find(config, rows)
-
-
-def imported_from(workdir: str) -> str:
-  """Where an imported folder's parameters came from; "" for a run."""
-  return config_lib.read_record(workdir).get("imported", {}).get("weights", "")
 
 
 # ---- Flax ----
