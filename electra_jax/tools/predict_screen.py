@@ -6,7 +6,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from electra_jax.data.sentences import Sentence
 from electra_jax.inference.pretraining_heads import SentenceAnswer, TokenCandidate, TokenScore
 
 COLUMN = 10  # width of the line names
@@ -32,23 +31,23 @@ class Screen(NamedTuple):
     shown, copied = Text(), 0
     for start, end, probability in words:
       shown.append(text[copied:start])
-      is_marked, copied = probability >= self.threshold, end
-      if is_marked and self.brackets:
-        shown.append(f"[{text[start:end]} {probability:.0%}]")
+      word, copied = text[start:end], end
+      if probability >= self.threshold and self.brackets:
+        shown.append(f"[{word} {probability:.0%}]")
+      elif probability >= self.threshold:
+        shown.append(word, style="bold red").append(f" {probability:.0%}", style="dim red")
       else:
-        shown.append(text[start:end], style=self.style(probability))
-        shown.append(f" {probability:.0%}" if is_marked else "", style="dim red")
+        shown.append(word, style="yellow" if probability >= self.threshold / 2 else "")
     return shown.append(text[copied:])
-
-  def style(self, probability: float) -> str:
-    """The colour scale: red from the threshold, yellow from half of it."""
-    return "bold red" if probability >= self.threshold else "yellow" if probability >= self.threshold / 2 else ""
 
 
 def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
   """Prints the answers one below the other, then what the marks mean."""
   for answer in answers:
-    screen.console.print(marked_masks(answer.sentence), soft_wrap=True)
+    sentence = Text(answer.sentence.text, style="bold")
+    for position in answer.sentence.masks:
+      sentence.stylize("cyan", *answer.sentence.offsets[position])
+    screen.console.print(sentence, soft_wrap=True)
     for number, (position, candidates) in enumerate(zip(answer.sentence.masks, answer.candidates), 1):
       show_candidates(f"mask {number}" if len(answer.candidates) > 1 else "mask", position, candidates, screen,
                       answer.combined[number - 1] if answer.combined else ())
@@ -63,14 +62,6 @@ def show(answers: Sequence[SentenceAnswer], screen: Screen) -> None:
                               "of the data that need not add up to 100%.", style="dim"), soft_wrap=True)
   if any(answer.words is not None for answer in answers):
     screen.console.print(legend(screen), soft_wrap=True)
-
-
-def marked_masks(sentence: Sentence) -> Text:
-  """The sentence as given, in bold, with its masks in another colour."""
-  shown = Text(sentence.text, style="bold")
-  for position in sentence.masks:
-    shown.stylize("cyan", *sentence.offsets[position])
-  return shown
 
 
 def show_candidates(name: str, position: int, candidates: Sequence[TokenCandidate], screen: Screen,
