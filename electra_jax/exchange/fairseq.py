@@ -63,7 +63,13 @@ def read(file: str) -> dict[str, Weights]:
   _check_names(params, names, file)
   tensors = {hf: np.asarray(params[theirs].float().numpy()) for hf, theirs in names.items()}
   tensors[f"roberta.{TOKEN_TYPES}"] = np.zeros((1, params[TOKEN_TABLE].shape[1]), np.float32)
-  return {"encoder": Weights(_config(tensors, _options(checkpoint)), tensors)}
+  options = _options(checkpoint)  # what the shapes of the parameters do not show
+  activation = options.get("activation_fn", "gelu")
+  config = hf_config.from_shapes(
+    "roberta", tensors, hidden_act=ACTIVATIONS.get(activation, activation), layer_norm_eps=1e-5,  # PyTorch's default
+    bos_token_id=0, pad_token_id=1, eos_token_id=2,
+    **{hf: options[theirs] for theirs, hf in OPTIONS.items() if theirs in options})
+  return {"encoder": Weights(config, tensors)}
 
 
 def _normalise(model: dict) -> dict:
@@ -117,12 +123,3 @@ def _options(checkpoint: dict) -> dict:
   config = checkpoint.get("cfg")
   branch = config.get("model", {}) if isinstance(config, dict) else {}
   return vars(branch) if isinstance(branch, argparse.Namespace) else dict(branch)
-
-
-def _config(tensors: dict[str, np.ndarray], options: dict) -> dict:
-  """Hugging Face's config.json, from the shapes of the parameters and the options that shapes do not show."""
-  activation = options.get("activation_fn", "gelu")
-  return hf_config.from_shapes(
-    "roberta", tensors, hidden_act=ACTIVATIONS.get(activation, activation), layer_norm_eps=1e-5,  # PyTorch's default
-    bos_token_id=0, pad_token_id=1, eos_token_id=2,
-    **{hf: options[theirs] for theirs, hf in OPTIONS.items() if theirs in options})
