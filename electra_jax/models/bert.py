@@ -44,13 +44,9 @@ SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # read one vec
 
 def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str,
                             remat: str = "none", kernels: str = "auto", gathered: bool = False) -> TransformerConfig:
-  """The encoder's description from the `model` branch of a resolved config."""
-  keys = ("vocab_size", "embedding_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-          "num_attention_heads", "max_position_embeddings", "position_offset", "type_vocab_size", "hidden_act",
-          "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
-  return TransformerConfig(**{key: config_model[key] for key in keys}, num_tokens=num_tokens,
-                           dtype=jnp.dtype(dtype), remat=remat, kernels=kernels, gathered=gathered,
-                           position_init=config_model.get("position_init", "normal"))  # published models lack it
+  """The encoder's description from the `model` branch of a resolved config, whose keys are fields of it."""
+  return TransformerConfig(**config_model, num_tokens=num_tokens, dtype=jnp.dtype(dtype), remat=remat, kernels=kernels,
+                           gathered=gathered)
 
 
 def with_task(transformer: TransformerConfig, config_task: ConfigDict, num_labels: int) -> TransformerConfig:
