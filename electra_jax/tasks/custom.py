@@ -41,9 +41,8 @@ def make(name: str, config_task: ConfigDict) -> Task:
   known = dict.fromkeys(labels)  # in order, and quick to look up
 
   def examples(rows: Sequence[Record], labelled: bool) -> list[Example]:
-    make_one = _tagged if kind == "tagging" else functools.partial(_labelled, is_multi=kind == "multi_label")
-    return [make_one(record, str(number), fields, config_task.label_field if labelled else None, known)
-            for number, record in enumerate(rows)]
+    label_field = config_task.label_field if labelled else None
+    return [_example(kind, record, number, fields, label_field, known) for number, record in enumerate(rows)]
 
   def read(split: str) -> list[Example]:
     if split == "test":
@@ -126,34 +125,29 @@ def _spelling(name: str) -> float | str:
   return float(name) if sequences.NUMBER.fullmatch(name) else unicodedata.normalize("NFC", name)
 
 
-def _labelled(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-              labels: Collection[str], is_multi: bool) -> Example:
-  texts = tuple(sequences.text_of(record, field) for field in fields)
-  if not any(text.strip() for text in texts):
-    raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
-                    allowed="text with at least one visible character", fix="correct the line, or leave it out")
-  value = None if label_field is None else record.get(label_field)
-  if label_field is None:
-    label = None
-  elif not is_multi:
-    label = sequences.parse_label(value, labels, record.where)
+def _example(kind: str, record: Record, number: int, fields: Sequence[str], label_field: str | None,
+             labels: Collection[str]) -> Example:
+  """An example of a kind of task; without a label if there is no field for it."""
+  if kind == "tagging":
+    texts = (tuple(_list(record.get(fields[0]), record.where)),)
   else:
-    given = {sequences.parse_label(part, labels, record.where) for part in _several(value, record.where)}
-    label = tuple(name for name in labels if name in given)
-  return Example(str(record.values.get("id", number)), texts, label, record.where)
-
-
-def _tagged(record: Record, number: str, fields: Sequence[str], label_field: str | None,
-            labels: Collection[str]) -> Example:
-  words, tags = _list(record.get(fields[0]), record.where), None
+    texts = tuple(sequences.text_of(record, field) for field in fields)
+    if not any(text.strip() for text in texts):
+      raise UserError("An example has no text", got=f"{record.where}: {', '.join(fields)} blank",
+                      allowed="text with at least one visible character", fix="correct the line, or leave it out")
+  label = None
   if label_field is not None:
-    tags = _list(record.get(label_field), record.where)
-    if len(words) != len(tags):
+    parts = PARTS[kind](record.get(label_field), record.where)
+    if kind == "tagging" and len(parts) != len(texts[0]):
       raise UserError("A sentence has not one tag for each word",
-                      got=f"{record.where}: {len(words)} words, {len(tags)} tags", allowed="as many tags as words",
+                      got=f"{record.where}: {len(texts[0])} words, {len(parts)} tags", allowed="as many tags as words",
                       fix="correct the line")
-    tags = tuple(sequences.parse_label(tag, labels, record.where) for tag in tags)
-  return Example(str(record.values.get("id", number)), (tuple(words),), tags, record.where)
+    parsed = [sequences.parse_label(part, labels, record.where) for part in parts]
+    if kind == "multi_label":
+      label = tuple(name for name in labels if name in parsed)
+    else:
+      label = tuple(parsed) if kind == "tagging" else parsed[0]
+  return Example(str(record.values.get("id", number)), texts, label, record.where)
 
 
 def _list(value, where: str) -> list[str]:
@@ -176,6 +170,7 @@ def _several(value, where: str) -> list:
                   "';' between the labels; an empty one where no label is true", fix="correct the line")
 
 
-# Kind of task with labels -> (value of the label field, "file:line") -> its labels
+# Kind of task -> (value of the label field, "file:line") -> its labels
 PARTS: dict[str, Callable[..., list]] = {
-  "classification": lambda value, where: [value], "multi_label": _several, "tagging": _list}
+  "classification": lambda value, where: [value], "regression": lambda value, where: [value],
+  "multi_label": _several, "tagging": _list}
