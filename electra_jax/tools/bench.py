@@ -128,9 +128,7 @@ def compared(now: dict, path: str) -> str:
 
 def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: str = "") -> dict:
   """The figures of one recipe; see USAGE."""
-  mesh = sharding.make_mesh(config.mesh)
-  sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
-                            "train.batch_size / train.accumulation_steps")
+  mesh = setup.make_mesh(config)
   run, rows, updates = setup.make(config, mesh), synthetic_batch(config), config.train.steps_per_dispatch
   state = run.init_state()
   with jax.set_mesh(mesh):

@@ -84,9 +84,7 @@ def lower_step(config: ConfigDict, devices: list) -> tuple[TrainState, dict, Any
   Raises:
     UserError: the mesh, the batch or the sizes do not fit the devices.
   """
-  mesh = sharding.make_mesh(config.mesh, devices)
-  steps = config.train.accumulation_steps
-  sharding.check_batch_size(config.train.batch_size // steps, mesh, "train.batch_size / train.accumulation_steps")
+  mesh = setup.make_mesh(config, devices)
   run = setup.make(config, mesh)
   batch = {name: jax.ShapeDtypeStruct((1, *shape), dtype, sharding=sharding.batches_sharding(mesh))
            for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}

@@ -94,13 +94,13 @@ def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,
   return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
 
 
-def make_mesh(config: ConfigDict) -> Mesh:
-  """The devices of a pre-training.
+def make_mesh(config: ConfigDict, devices: list | None = None) -> Mesh:
+  """The devices of a pre-training; None: all that there are.
 
   Raises:
     UserError: the mesh does not fit them, or a micro-batch does not give each as many rows.
   """
-  mesh = sharding.make_mesh(config.mesh)
+  mesh = sharding.make_mesh(config.mesh, devices)
   sharding.check_batch_size(config.train.batch_size // config.train.accumulation_steps, mesh,
                             "train.batch_size / train.accumulation_steps")
   sharding.check_batch_size(config.eval.batch_size, mesh, "eval.batch_size")
