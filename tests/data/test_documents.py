@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from electra_jax.data.sources import documents, lines, pydoc_corpus
 from electra_jax.data.sources.documents import is_heldout, read_documents
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts
 
 TEXT = "First paragraph.\nSecond one.\n\n\n  Another document. \n"
 DOCUMENTS = [["First paragraph.", "Second one."], ["Another document."]]
@@ -158,8 +159,7 @@ def test_bad_input_names_the_place(tmp_path, name, content, message):
   path = tmp_path / "nowhere" if name is None else write(tmp_path / name, content)
   with pytest.raises(UserError) as caught:
     read(path)
-  assert message in str(caught.value) and str(path) in str(caught.value)
-  assert all(part in str(caught.value) for part in ("got:", "allowed:", "fix:"))
+  assert_four_parts(caught, message, str(path))
 
 
 def test_no_path_says_what_to_set():

@@ -28,7 +28,7 @@ class Vocabulary:
 
 def branch(rate=0.15, mask_share=1.0, random_share=0.0, num_static_masks=0, unit="token"):
   return ConfigDict(dict(rate=rate, unit=unit, mask_share=mask_share, random_share=random_share,
-                         num_static_masks=num_static_masks, never_mask=()))
+                         num_static_masks=num_static_masks, never_mask=(), rarity_exponent=0.0))
 
 
 def mask(input_ids, num_tokens=None, example_ids=None, epochs=0, seed=0, vocab_size=1000, special_ids=SPECIAL,

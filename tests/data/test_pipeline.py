@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 from electra_jax.data import order, pipeline, readers
 from electra_jax.errors import UserError
 from tests.data.fakes import FakeTokenizer
+from tests.data.test_masking import branch
 
 TOKENIZER = FakeTokenizer()
 LENGTH = 12
-CONFIG = ConfigDict(dict(format="FULL-SENTENCES", reader="threads", masking=dict(
-  rate=0.3, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1, num_static_masks=0, never_mask=())))
+CONFIG = ConfigDict(dict(format="FULL-SENTENCES", reader="threads", masking=branch(0.3, 0.8, 0.1)))
 
 
 class FakeExamples:

@@ -13,6 +13,7 @@ from electra_jax.data import order, pipeline, readers, shards
 from electra_jax.data.order import TokenBatches
 from tests.data.corpora import make_config, make_corpus
 from tests.data.fakes import FakeTokenizer
+from tests.data.test_masking import branch
 from tests.data.test_pipeline import assert_equal_fields
 
 TOKENIZER = FakeTokenizer()
@@ -75,8 +76,7 @@ def prepared(tmp_path_factory):
   folder = tmp_path_factory.mktemp("doc_sentences")
   config = make_config(make_corpus(folder, 200), format="DOC-SENTENCES", sequence_length=64)
   shards.prepare(config, TOKENIZER, str(folder / "s"), seed=0)
-  config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=0.8, random_share=0.1,
-                                   num_static_masks=0, never_mask=()))
+  config.masking = branch(mask_share=0.8, random_share=0.1)
   return config, shards.open_shards(str(folder / "s"), "train", config, TOKENIZER)
 
 
@@ -128,8 +128,7 @@ def test_readers_take_changing_shapes_and_any_start(prepared, reader):
 def test_labels_reach_the_batches(tmp_path, reader):
   config = make_config(make_corpus(tmp_path, 60), format="SEGMENT-PAIR", reader=reader)
   shards.prepare(config, TOKENIZER, str(tmp_path / "s"), seed=0)
-  config.masking = ConfigDict(dict(rate=0.15, unit="token", rarity_exponent=0.0, mask_share=1.0, random_share=0.0,
-                                   num_static_masks=10, never_mask=()))
+  config.masking = branch(num_static_masks=10)
   examples = shards.open_shards(str(tmp_path / "s"), "train", config, TOKENIZER)
   batch_at = pipeline.make_batch_at(examples, config, TOKENIZER, batch_size=8, seed=0)
   for step, batch in enumerate(readers.read_batches(batch_at, 0, 5, reader)):

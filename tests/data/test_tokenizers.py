@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from electra_jax.data.shards import corpus
 from electra_jax.data.tokenizers import TOKENIZERS, load_tokenizer, train_tokenizer
 from electra_jax.errors import UserError
+from tests.data.corpora import assert_four_parts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KINDS = tuple(TOKENIZERS)
@@ -290,10 +291,6 @@ def test_tokenizer_json(trained, tmp_path, kind):
 # ---- bad input ----
 
 
-def four_parts(caught, *messages):
-  assert all(part in str(caught.value) for part in ("got:", "allowed:", "fix:", *messages)), str(caught.value)
-
-
 @pytest.mark.parametrize("removed, named", [
   ("[MASK]", "mask ([MASK] or <mask>)"), ("[PAD]", "pad"), ("[UNK]", "unk"), ("[CLS]", "cls"), ("[SEP]", "sep")])
 def test_a_vocabulary_without_a_special_token(tmp_path, removed, named):
@@ -301,7 +298,7 @@ def test_a_vocabulary_without_a_special_token(tmp_path, removed, named):
   (tmp_path / "vocab.txt").write_text("\n".join(entries))
   with pytest.raises(UserError) as caught:
     load_tokenizer(str(tmp_path))
-  four_parts(caught, f"no {named}", "vocab")
+  assert_four_parts(caught, f"no {named}", "vocab")
 
 
 @pytest.mark.parametrize("name, content", [
@@ -315,14 +312,14 @@ def test_damaged_or_unknown_vocabularies(tmp_path, name, content):
   for path in (tmp_path, tmp_path / name):
     with pytest.raises(UserError) as caught:
       load_tokenizer(str(path))
-    four_parts(caught, str(tmp_path))
+    assert_four_parts(caught, str(tmp_path))
 
 
 @pytest.mark.parametrize("path", ["", "/no/such/vocab.txt"])
 def test_missing_vocabulary(path):
   with pytest.raises(UserError) as caught:
     load_tokenizer(path)
-  four_parts(caught, "--config.data.tokenizer.path")
+  assert_four_parts(caught, "--config.data.tokenizer.path")
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -332,7 +329,7 @@ def test_missing_vocabulary(path):
 def test_a_config_that_asks_for_another_vocabulary(trained, changes, message):
   with pytest.raises(UserError) as caught:
     load_tokenizer(trained["wordpiece"][1], config(**dict(kind="wordpiece") | changes))
-  four_parts(caught, message)
+  assert_four_parts(caught, message)
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing", "facts"])
@@ -347,7 +344,7 @@ def test_a_damaged_saved_tokenizer(trained, tmp_path, damage):
     facts.write_text(facts.read_text()[:40])
   with pytest.raises(UserError) as caught:
     load_tokenizer(str(tmp_path / "t"))
-  four_parts(caught, "damaged", str(tmp_path))
+  assert_four_parts(caught, "damaged", str(tmp_path))
 
 
 def test_another_vocabulary_than_the_one_asked_for_is_not_used_silently(trained, tmp_path, capsys):
@@ -362,7 +359,7 @@ def test_another_vocabulary_than_the_one_asked_for_is_not_used_silently(trained,
   other.write_bytes(trained["wordpiece"][0].files["vocab.txt"].replace(b"\nthe\n", b"\nThe\n"))
   with pytest.raises(UserError) as caught:
     corpus.make_tokenizer(data, str(tmp_path), 0)
-  four_parts(caught, "another vocabulary", str(other))
+  assert_four_parts(caught, "another vocabulary", str(other))
   corpus.make_tokenizer(data, str(tmp_path), 0, is_trained=True)  # a run with checkpoints keeps its own
   other.unlink()
   corpus.make_tokenizer(data, str(tmp_path), 0)
@@ -374,7 +371,7 @@ def test_a_taken_directory_is_left_alone(trained, tmp_path):
   for write in (trained["wordpiece"][0].save, lambda path: train_tokenizer(config("wordpiece"), iter(TEXTS), path, 0)):
     with pytest.raises(UserError) as caught:
       write(str(tmp_path / "t"))
-    four_parts(caught, "taken")
+    assert_four_parts(caught, "taken")
   assert [path.name for path in tmp_path.rglob("*")] == ["t", "mine.txt"]
 
 
@@ -399,7 +396,7 @@ def test_training_that_fails_leaves_nothing(trained, tmp_path, monkeypatch):
 def test_training_that_cannot_work(tmp_path, kind, texts, size):
   with pytest.raises(UserError) as caught:
     train_tokenizer(config(kind, vocab_size=size), iter(texts), str(tmp_path / "t"), 0)
-  four_parts(caught)
+  assert_four_parts(caught)
   assert not list(tmp_path.iterdir())
 
 
