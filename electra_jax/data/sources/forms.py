@@ -88,10 +88,7 @@ def _is_table(head: str, delimiter: str, is_whole: bool) -> bool:
   first = head.partition("\n")[0]
   if delimiter not in first or delimiter + " " in first:
     return False
-  try:
-    rows = [row for row in csv.reader(head.splitlines(keepends=True), delimiter=delimiter) if row]
-  except csv.Error:  # a field longer than the head of the file
-    return False
+  rows = [row for row in csv.reader(head.splitlines(keepends=True), delimiter=delimiter) if row]
   rows = rows if is_whole else rows[:-1]  # the last may be cut
   if len(rows) < 3:
     return False

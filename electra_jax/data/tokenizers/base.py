@@ -25,7 +25,6 @@ SPECIAL_NAMES = {
   "sep": ("[SEP]", "<sep>", "</s>"),
   "mask": ("[MASK]", "<mask>"),
 }
-LACKS_ROLES = "The vocabulary lacks special tokens that pre-training needs"
 FACTS_FILE = "tokenizer_facts.json"
 
 # Entries that fill a vocabulary up to a round size (BERT, fairseq, T5) and occur in no text.
@@ -76,7 +75,7 @@ class Tokenizer(ABC):
                for role, names in SPECIAL_NAMES.items()}
     missing = [f"{role} ({' or '.join(SPECIAL_NAMES[role])})" for role, numbers in special.items() if not numbers]
     if missing:
-      raise UserError(LACKS_ROLES,
+      raise UserError("The vocabulary lacks special tokens that pre-training needs",
                       got=f"{source} with {self.vocab_size} entries has no {', no '.join(missing)}",
                       allowed="a vocabulary with a token each for " + ", ".join(SPECIAL_NAMES),
                       fix="use the vocabulary of a BERT, ELECTRA or RoBERTa model, or train one with "

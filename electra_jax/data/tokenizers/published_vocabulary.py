@@ -1,6 +1,7 @@
 """Published vocabularies: bare files, or the tokenizer that transformers' AutoTokenizer makes of a folder."""
 
 import codecs
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ from absl import logging
 from tokenizers import AddedToken
 
 from electra_jax.data.tokenizers import fairseq_vocabulary, kinds, published_tokenizer
-from electra_jax.data.tokenizers.base import LACKS_ROLES, SPECIAL_NAMES, Tokenizer
+from electra_jax.data.tokenizers.base import SPECIAL_NAMES, Tokenizer
 from electra_jax.data.tokenizers.training import merges_text
 from electra_jax.errors import UserError
 
@@ -169,16 +170,13 @@ def _of_library(library: tokenizers.Tokenizer, roles: dict[str, str], where: str
                     "tokenizer has here", allowed="WordPiece, Unigram or byte-level BPE",
                     fix="train a vocabulary with electra_jax.tools.train_tokenizer")
   plain, normalizer = None, content["normalizer"] or {}
-  try:
+  with contextlib.suppress(UserError):  # its special tokens have names of their own
     if kind == "wordpiece" and sorted(model["vocab"].values()) == list(range(len(model["vocab"]))):
       text = "".join(f"{token}\n" for token in sorted(model["vocab"], key=model["vocab"].__getitem__))
       plain = kinds.WordPiece({"vocab.txt": text.encode()}, normalizer.get("lowercase", False), where)
     elif kind == "byte_bpe":
       plain = kinds.ByteBPE({"vocab.json": json.dumps(model["vocab"], ensure_ascii=False).encode(),
                              "merges.txt": merges_text(model["merges"]).encode()}, bool(normalizer), where)
-  except UserError as error:  # its special tokens have names of their own
-    if not error.what.startswith(LACKS_ROLES):
-      raise
   if plain is not None and _essence(plain.reader) == _essence(library):
     return plain
   return published_tokenizer.PublishedTokenizer(published_tokenizer.files_of(library, roles), False, where)
