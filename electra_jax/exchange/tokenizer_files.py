@@ -11,7 +11,6 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Library
 
 from electra_jax.data.tokenizers.base import Tokenizer
-from electra_jax.data.tokenizers.kinds import LibraryTokenizer, SentencePiece
 from electra_jax.files import write_json
 from electra_jax.tasks.features import num_separators
 
@@ -56,7 +55,6 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 def make_library(tokenizer: Tokenizer, has_token_types: bool = True) -> Library:
   """The tokenizer as an object of the `tokenizers` library: [CLS] text [SEP], or a pair as by `features.joined`."""
   roles = special_tokens(tokenizer)
-  assert isinstance(tokenizer, LibraryTokenizer | SentencePiece)
   library = Library.from_str(tokenizer.reader.to_str())
   cls, sep, second = roles["cls_token"], roles["sep_token"], int(has_token_types)
   between = " ".join([sep, f"{sep}:{second}"][:num_separators(tokenizer)])

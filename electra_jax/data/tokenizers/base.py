@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import tokenizers
 
 from electra_jax import files
 from electra_jax.data.tokenizers import entries
@@ -53,6 +52,7 @@ class Tokenizer(ABC):
   prefix: str = "##"  # WordPiece: the beginning of an entry that continues a word
   _roles: Mapping[str, str] = {}  # role -> its entry, if the vocabulary's own settings name one
   _library: Any  # reads no special token in a text
+  reader: Any  # the `tokenizers` library's object that reads the names of special tokens in a text as these tokens
 
   def __init__(self, files: Mapping[str, bytes], lowercase: bool, source: str = "the vocabulary"):
     """Builds the tokenizer; `source` is the vocabulary's name in errors.
@@ -154,11 +154,6 @@ class Tokenizer(ABC):
   @abstractmethod
   def _build(self) -> list[str]:
     """Makes `_library` from `files` and returns the vocabulary in order of ids."""
-
-  @functools.cached_property
-  @abstractmethod
-  def reader(self) -> tokenizers.Tokenizer:
-    """The object of the `tokenizers` library that reads the names of special tokens in a text as these tokens."""
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     del token_id

@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import processors
 
 from electra_jax.data.tokenizers import kinds
+from electra_jax.data.tokenizers.base import Tokenizer
 
 FILE = "published_tokenizer.json"
 
@@ -54,7 +55,7 @@ def _without_special_tokens(content: dict) -> dict:
                     "added_tokens": [token for token in content["added_tokens"] if token["content"] not in hidden]}
 
 
-class PublishedTokenizer(kinds.LibraryTokenizer):
+class PublishedTokenizer(Tokenizer):
   """Any tokenizer.json of a known kind; a text is encoded as a whole, because its settings may reach across spaces."""
 
   kind = "published"
@@ -83,9 +84,6 @@ class PublishedTokenizer(kinds.LibraryTokenizer):
   def encode_words(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     ids, offsets = super().encode_words(text)
     return ids, [kinds.trimmed(text, *offset) for offset in offsets]
-
-  def _words(self, text: str) -> list[str]:
-    return [text]
 
   def _is_filler(self, token_id: int, token: str) -> bool:
     return not token or token_id in self._never_text or super()._is_filler(token_id, token)
