@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from electra_jax import config as config_lib
 from electra_jax import files, plotting
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
@@ -22,6 +21,7 @@ from electra_jax.finetuning import ensembles, report, submissions
 from electra_jax.tasks import baselines, labels, scoring
 from electra_jax.tasks.base import Example, Task
 from electra_jax.training import checkpoints
+from electra_jax.training import workdir as workdir_lib
 
 # Key of labels.json with a checksum -> what is wrong if it differs: what, got, allowed.
 ORIGINS = {
@@ -48,20 +48,15 @@ def claim(config: ConfigDict, workdir: str, checksums: Mapping[str, str]) -> Non
   Raises:
     UserError: it holds another run, or one on other examples or from other weights.
   """
-  checkpoints.check_place(workdir)
-  is_begun = finished_seeds(workdir) or any(
-    os.path.isdir(os.path.join(workdir, name)) for name in ("groups", "checkpoints"))
-  if is_begun or os.path.exists(os.path.join(workdir, "config.json")):
-    before = config_lib.load(workdir)  # also in a new run: the config.json of something else is not replaced
-    if is_begun:
-      config_lib.check_resumable(before, config, workdir)
-      path = os.path.join(workdir, "labels.json")
-      recorded = read_json(path) if os.path.exists(path) else {}
-      for name, checksum in checksums.items():
-        if recorded.get(name, checksum) != checksum:
-          what, got, allowed = ORIGINS[name]
-          raise UserError(f"The workdir {workdir} holds a run {what}", got=got, allowed=allowed,
-                          fix=f"use another --workdir, or remove {workdir} to begin anew")
+  is_begun = bool(finished_seeds(workdir)) or os.path.isdir(os.path.join(workdir, "groups"))
+  workdir_lib.claim(config, workdir, is_begun)
+  path = os.path.join(workdir, "labels.json")
+  recorded = read_json(path) if is_begun and os.path.exists(path) else {}
+  for name, checksum in checksums.items():
+    if recorded.get(name, checksum) != checksum:
+      what, got, allowed = ORIGINS[name]
+      raise UserError(f"The workdir {workdir} holds a run {what}", got=got, allowed=allowed,
+                      fix=f"use another --workdir, or remove {workdir} to begin anew")
   if jax.process_index() == 0:
     os.makedirs(os.path.join(workdir, "seeds"), exist_ok=True)
 

@@ -20,19 +20,22 @@ from electra_jax.training import checkpoints
 STARTS_FILE = "starts.jsonl"
 
 
-def claim(config: ConfigDict, workdir: str) -> None:
+def claim(config: ConfigDict, workdir: str, is_begun: bool = False) -> None:
   """Makes a new workdir; in one with checkpoints, makes sure that it holds this very run.
 
   Before the first checkpoint another config may take its place: the errors of a first try say which keys to change.
+
+  Args:
+    is_begun: whether the run has something else to resume from.
 
   Raises:
     UserError: the workdir holds another run, or cannot be written.
   """
   checkpoints.check_place(workdir)
-  has_checkpoints = checkpoints.saved_steps(workdir)
-  if has_checkpoints or os.path.exists(os.path.join(workdir, "config.json")):
+  is_begun = is_begun or bool(checkpoints.saved_steps(workdir))
+  if is_begun or os.path.exists(os.path.join(workdir, "config.json")):
     before = config_lib.load(workdir)  # also without checkpoints: the config.json of something else is not replaced
-    changes = config_lib.check_resumable(before, config, workdir) if has_checkpoints else {}
+    changes = config_lib.check_resumable(before, config, workdir) if is_begun else {}
     for name, (was, now) in changes.items():
       logging.info("On resume, %s changes from %r to %r.", name, was, now)
   if jax.process_index() == 0:
