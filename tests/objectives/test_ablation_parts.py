@@ -50,9 +50,9 @@ def test_excluded_original_is_never_drawn():
 @pytest.mark.parametrize("kind", ["unigram", "uniform"])
 def test_generators_made_of_counts(kind):
   counts = np.array([0, 0, 6, 3, 1, 0])  # of six tokens, two special; the table has two rows more
-  model = generators.make_model(Parts(dataclasses.replace(TRANSFORMER, vocab_size=8),
-                                      FrozenConfigDict(dict(kind=kind)), FrozenConfigDict(dict(weight_tying="all"))))
-  logits = generators.GENERATORS[kind](model, counts)({}, {"masked_ids": jnp.zeros((1, 50_000))}, None, True)
+  parts = Parts(dataclasses.replace(TRANSFORMER, vocab_size=8), FrozenConfigDict(dict(kind=kind)), FrozenConfigDict(),
+                token_counts=counts)
+  logits = jnp.broadcast_to(generators.count_logits(parts), (1, 50_000, 8))
   drawn = np.bincount(np.asarray(sampling.sample_ids(jax.random.key(1), logits)).ravel(), minlength=8) / 50_000
   expected = {"unigram": [0, 0, 0.6, 0.3, 0.1, 0, 0, 0], "uniform": [0, 0, 1 / 3, 1 / 3, 1 / 3, 0, 0, 0]}[kind]
   np.testing.assert_allclose(drawn, expected, atol=0.01)
