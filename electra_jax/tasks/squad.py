@@ -272,25 +272,20 @@ def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | No
 # ---- answers ----
 
 
-def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example],
-           max_answer: int = MAX_ANSWER_LENGTH) -> list[Answer | None]:
-  """The likeliest spans of each question over all its windows; None where the outputs are NaN.
-
-  Args:
-    max_answer: tokens of the longest answer.
-  """
+def decode(outputs: Outputs, features_: Sequence[Feature], examples: Sequence[Example]) -> list[Answer | None]:
+  """The likeliest spans of each question over all its windows; None where the outputs are NaN."""
   spans: list[list] = [[] for _ in examples]
   odds = [[] for _ in examples]
   for row, feature in enumerate(features_):
     odds[feature["_example"]].append(float(outputs["answerable_head"][row]) if "is_impossible" in feature else 0.0)
     spans[feature["_example"]] += (
       joint_spans.candidates(outputs["joint_span_head"][row], feature) if "joint_span_head" in outputs else
-      best_spans(outputs["span_head"][row], feature, max_answer))
+      best_spans(outputs["span_head"][row], feature))
   return [_answer(candidates, null, example.texts[1])
           for candidates, null, example in zip(spans, odds, examples, strict=True)]
 
 
-def best_spans(logits: np.ndarray, feature: Feature, max_answer: int) -> list[tuple[float, float, int, int]]:
+def best_spans(logits: np.ndarray, feature: Feature) -> list[tuple[float, float, int, int]]:
   """(start logit, end logit, first character, last character + 1), the likeliest first; one of NaN for NaN logits.
 
   Args:
@@ -305,7 +300,7 @@ def best_spans(logits: np.ndarray, feature: Feature, max_answer: int) -> list[tu
   firsts = np.argsort(np.where(may_start, -start, np.inf), kind="stable")[:NUM_BEST]
   lasts = np.argsort(np.where(visible, -end, np.inf), kind="stable")[:NUM_BEST]
   distance = lasts[None, :] - firsts[:, None]
-  fits = (distance >= 0) & (distance < max_answer) & may_start[firsts][:, None] & visible[lasts][None, :]
+  fits = (distance >= 0) & (distance < MAX_ANSWER_LENGTH) & may_start[firsts][:, None] & visible[lasts][None, :]
   sums = np.where(fits, start[firsts][:, None] + end[lasts][None, :], -np.inf)
   order = np.argsort(-sums, axis=None, kind="stable")[:min(NUM_BEST, int(fits.sum()))]
   pairs = [(firsts[i], lasts[j]) for i, j in zip(*np.unravel_index(order, sums.shape))]

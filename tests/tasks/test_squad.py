@@ -131,7 +131,8 @@ BLANKS = [" ", "  ", "\r\n", "\n\n", "\t", " \u00a0", "\u3000", "\u2028"]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "sentencepiece"])
-def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path):
+def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path, monkeypatch):
+  monkeypatch.setattr(squad, "MAX_ANSWER_LENGTH", 96)
   c = tiny.get_config()
   c.data.tokenizer.update(kind=kind, vocab_size=400)
   tokenizer = tokenizers.train_tokenizer(c.data.tokenizer, iter([*TEXT, " ".join(PIECES)] * 20), str(tmp_path), seed=0)
@@ -156,7 +157,7 @@ def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path):
         owns = window["_owned"] is None or window["_owned"][window["start"] - window["_begin"]]
         outputs["span_head"][row, window["start"], 0] = outputs["span_head"][row, window["end"], 1] = 5 + owns
     if any(w["_owned"] is None or w["_owned"][w["start"] - w["_begin"]] for w in held):
-      (found,) = squad.decode(outputs, windows, [example], max_answer=96)
+      (found,) = squad.decode(outputs, windows, [example])
       assert found.candidates[0].text == answer == context[found.candidates[0].start:found.candidates[0].end]
 
 
@@ -171,13 +172,14 @@ def outputs_for(features, spans, odds):
   return {"span_head": logits, "answerable_head": np.array(odds, np.float32)}
 
 
-def test_candidates_and_the_files_of_a_run(tmp_path):
+def test_candidates_and_the_files_of_a_run(tmp_path, monkeypatch):
   text = squad_json(("a bc d\u0301e  f", "q ?", "bc", 2), ("x y", "q ?", None, 0))
   task = task_of(tmp_path, text, split="dev")
   examples = task.read("dev")
   features = [f | {"_example": i} for i, e in enumerate(examples) for f in task.featurize(e, Characters(), 32)]
   outputs = outputs_for(features, [[(1, 1, 3.0), (3, 3, 2.5)], [(0, 1, 1.0)]], [-1.0, 2.0])
-  answers = squad.decode(outputs, features, examples, max_answer=2)
+  monkeypatch.setattr(squad, "MAX_ANSWER_LENGTH", 2)
+  answers = squad.decode(outputs, features, examples)
   assert [c.text for c in answers[0].candidates[:3]] == ["bc", "f", "bc d\u0301e"]  # the longer one is too long
   best = answers[0].candidates[0]
   assert (best.start, best.end, best.start_logit, best.end_logit) == (2, 4, 3.0, 3.0)
