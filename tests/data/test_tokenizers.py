@@ -1,6 +1,7 @@
 """Tokenizers give the published ids, never special ones for text, survive the disk, and refuse what cannot work."""
 
 import gzip
+import io
 import json
 import pathlib
 import pickle
@@ -9,10 +10,11 @@ import subprocess
 import sys
 
 import pytest
+import sentencepiece
 from ml_collections import ConfigDict
 
 from electra_jax.data.shards import corpus
-from electra_jax.data.tokenizers import TOKENIZERS, load_tokenizer, train_tokenizer
+from electra_jax.data.tokenizers import TOKENIZERS, load_tokenizer, sentencepiece_library, train_tokenizer
 from electra_jax.errors import UserError
 from tests.data.corpora import assert_four_parts
 
@@ -175,6 +177,15 @@ def test_characters_that_training_never_saw_become_bytes(trained, kind):
   ids = tokenizer.encode(text)
   assert tokenizer.unk_id not in ids and tokenizer.decode(ids) == text
   assert "<0xE2>" in tokenizer.tokens(ids)
+
+
+def test_a_sentencepiece_model_of_characters():
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), model_writer=model, model_type="char",
+                                           vocab_size=300, hard_vocab_limit=False, minloglevel=2)
+  with pytest.raises(UserError, match="cannot be used") as error:
+    sentencepiece_library.make_library(model.getvalue(), 0, False)
+  assert "CHAR" in error.value.got
 
 
 def test_a_model_that_keeps_case_is_lowercased_alike_in_a_corpus_and_in_a_question():

@@ -15,6 +15,8 @@ from typing import Any
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
+from electra_jax.errors import UserError
+
 SPACE = "▁"  # SentencePiece's
 # Log probability of pieces that no text may produce (control symbols, bytes by name): below any sum of a few ordinary
 # ones. A far lower one would shift the score of unknown characters, which is the minimum minus 10.
@@ -41,11 +43,15 @@ def make_library(content: bytes, unk_id: int, lowercase: bool) -> Library:
     lowercase: whether a text is lowercased first.
 
   Raises:
-    KeyError: the model is neither a unigram model nor one of merges.
+    UserError: the model is neither a unigram model nor one of merges.
   """
   proto = parse_model(content)
   types = type(proto.trainer_spec)
-  build = {types.UNIGRAM: _unigram, types.BPE: _merges}[proto.trainer_spec.model_type]
+  build = {types.UNIGRAM: _unigram, types.BPE: _merges}.get(proto.trainer_spec.model_type)
+  if build is None:
+    raise UserError("This kind of SentencePiece model cannot be used", allowed="models of unigrams or merges (BPE)",
+                    got=f"a model of type {types.ModelType.Name(proto.trainer_spec.model_type)}",
+                    fix="train one with --config.data.tokenizer.kind=sentencepiece")
   kinds = type(proto).SentencePiece
   library = Library(build(proto, unk_id, (kinds.NORMAL, kinds.USER_DEFINED)))
   spec = proto.normalizer_spec
