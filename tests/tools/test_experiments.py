@@ -567,7 +567,10 @@ def test_from_text_to_the_page(tmp_path, monkeypatch):
   running = processes.Running()
   runs.make(row, ["sst2"], paths(tmp_path, glue=environment["GLUE"]), Tuning(**tuning), running, probe=False,
             after_each=lambda: None)
-  reproduce("publish", f"--results={tmp_path}/docs/results")
+  environment["PYTHON"] = "echo"  # only says what it would run
+  assert reproduce("publish").startswith(f"-m electra_jax.tools.experiments publish --out={tmp_path}/out ")
+  use_flags(monkeypatch, tmp_path, out=f"{tmp_path}/out", results=f"{tmp_path}/docs/results")
+  command.COMMANDS["publish"]([])
   assert "[roberta-masking](roberta-masking.md)" in (tmp_path / "docs/results/README.md").read_text()
   assert "![roberta-masking](roberta-masking.png)" in (tmp_path / "docs/results/roberta-masking.md").read_text()
   assert (tmp_path / "docs/results/roberta-masking.png").exists()
