@@ -70,7 +70,10 @@ def read_network(folder: str) -> Weights:
   """One network. Raises as `read`."""
   path = os.path.join(folder, "config.json")
   config = hf_config.read(path)
-  hf_config.check_family(config, path)
+  if config.get("model_type", "bert") not in list(mapping.FAMILIES):
+    raise UserError("The weights are of a family that is not supported",
+                    got=f"model_type={config['model_type']!r} in {path}", allowed=", ".join(mapping.FAMILIES),
+                    fix="use a BERT, RoBERTa or ELECTRA")
   stored = _read_tensors(folder)
   if "model_type" not in config:  # transformers before 2.5 did not write it
     config["model_type"] = next((name for name in mapping.FAMILIES if any(key.startswith(f"{name}.")

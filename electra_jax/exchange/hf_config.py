@@ -156,14 +156,6 @@ def scores_of(config: dict, num_labels: int) -> str:
   return "sigmoid" if problem == "multi_label_classification" or num_labels == 1 else "softmax"
 
 
-def check_family(config: dict, where: str) -> None:
-  """Raises a UserError if config.json names another family; old files name none."""
-  if config.get("model_type", "bert") not in list(ARCHITECTURES):
-    raise UserError("The weights are of a family that is not supported",
-                    got=f"model_type={config['model_type']!r} in {where}", allowed=", ".join(ARCHITECTURES),
-                    fix="use a BERT, RoBERTa or ELECTRA")
-
-
 def to_model(config: dict, where: str) -> dict:
   """Our `config.model` keys from a config.json; `vocab_size` is theirs, without padding.
 

@@ -20,7 +20,8 @@ def sequence(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> Fea
   parts = [list(tokenizer.encode(text)) for text in texts]
   special = 2 + (len(parts) - 1) * num_separators(tokenizer)
   total = sum(map(len, parts)) + special
-  cut_longest(parts, max_length - special)
+  while sum(map(len, parts)) > max_length - special:
+    max(reversed(parts), key=len).pop()  # of equally long ones the second
   return {**joined(tokenizer, parts), "_was_cut": total > max_length}
 
 
@@ -45,17 +46,6 @@ def as_choices(rows: Sequence[Feature], number: int) -> list[Feature]:
 def num_separators(tokenizer: Tokenizer) -> int:
   """How many separators stand between two texts: [SEP], or RoBERTa's </s></s>."""
   return 2 if tokenizer.kind == "byte_bpe" else 1
-
-
-def cut_longest(parts: list[list[int]], room: int) -> None:
-  """Drops the last token of the longest part (the last of equals) until all fit, in place.
-
-  >>> parts = [[1, 2, 3, 4], [5, 6]]
-  >>> cut_longest(parts, 4); parts
-  [[1, 2], [5, 6]]
-  """
-  while sum(map(len, parts)) > room:
-    max(reversed(parts), key=len).pop()
 
 
 def words(tokenizer: Tokenizer, example: Example, max_length: int, label_ids: Mapping[str, int]) -> Feature:

@@ -69,6 +69,7 @@ def test_a_byte_level_vocabulary_has_two_separators_and_the_longer_text_is_cut()
   assert feature["input_ids"] == [1, 11, 11, 11, 2, 2, 11, 2] and feature["_was_cut"]
   assert feature["token_type_ids"] == [0, 0, 0, 0, 0, 1, 1, 1]
   assert features.sequence(Words(), ("a b", "c d e"), 7)["input_ids"] == [1, 11, 11, 2, 11, 11, 2]
+  assert features.sequence(Words(), ("a b", "c d"), 6)["input_ids"] == [1, 11, 11, 2, 11, 2]  # of equals the second
 
 
 def test_tags_stand_at_the_first_piece_of_each_word(tmp_path):
