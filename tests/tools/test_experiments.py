@@ -179,14 +179,14 @@ def test_mistakes_are_reported(arguments, changes, said):
 
 
 @pytest.mark.parametrize("arguments, flags, said", [
-  (["small-vs-bert"], dict(only="electra_smal"), "use --only=electra_small"),
+  (["small-vs-bert"], dict(only=["electra_smal"]), "use --only=electra_small"),
   (["small-vs-bert"], dict(init_from="runs/base"), "leave them out"),
   ([], dict(init_from="runs/base", set=["task.num_epochs=1"]), "--glue_set"),
-  ([], dict(tasks="rte,colla"), "use --tasks=cola"),
+  ([], dict(tasks=["rte", "colla"]), "use --tasks=cola"),
   (["small-vs-bert"], dict(glue_set=["rtee:task.num_epochs=1"]), "write rte:KEY=VALUE"),
   (["small-vs-bert"], dict(glue="nowhere"), "check the path"),
   (["small-vs-bert"], dict(glue_grid=["task.epochs=1,2"]), "write task.num_epochs=1"),
-  ([], dict(tasks="rte,mrpc", from_mnli=True), "use --tasks=mnli,rte,mrpc")])
+  ([], dict(tasks=["rte", "mrpc"], from_mnli=True), "use --tasks=mnli,rte,mrpc")])
 def test_a_command_that_would_do_less_than_it_says(tmp_path, monkeypatch, arguments, flags, said):
   use_flags(monkeypatch, tmp_path, **flags)
   with pytest.raises(UserError) as caught:
@@ -226,8 +226,8 @@ def run(planned, where, after=lambda: None, devices=("3", "5"), tasks=("rte",)):
 
 def use_flags(monkeypatch, tmp_path, **changes):
   """The command's flags, with the defaults of those that are read here."""
-  values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": "",
-            "glue_at_once": None, "probe": False, "only": "", "tasks": "", "init_from": "",
+  values = {"out": str(tmp_path), "data": "", "shards": "", "vocabulary": "", "glue": "", "devices": [],
+            "glue_at_once": None, "probe": False, "only": [], "tasks": [], "init_from": "",
             "set": [], "glue_set": [], "grid": [], "glue_grid": [], "paper": "", "from_mnli": False, "ensemble": 0}
   monkeypatch.setattr(command, "FLAGS", SimpleNamespace(**values | changes))
 

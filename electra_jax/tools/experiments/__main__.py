@@ -55,7 +55,7 @@ def chosen_tables(arguments: list[str]) -> list[Table]:
   """
   tables = [rows_lib.with_grid(table, FLAGS.grid) for table in rows_lib.tables_of(arguments)]
   keys = {model.key for table in tables for model in table.models}
-  for name in only():
+  for name in FLAGS.only:
     if name not in keys:
       raise unknown("--only names a recipe that the table does not have", name, sorted(keys), "use --only=CLOSEST")
   return tables
@@ -80,25 +80,21 @@ def repeated() -> str:
 def plan(arguments: list[str]) -> None:
   """Prints the pre-trainings with their steps."""
   for table in chosen_tables(arguments):
-    print(rows_lib.describe(table, rows_lib.plan(table, FLAGS.out, budget(), only=only())))
-
-
-def only() -> list[str]:
-  """The keys of models in --only."""
-  return list(filter(None, FLAGS.only.split(",")))
+    print(rows_lib.describe(table, rows_lib.plan(table, FLAGS.out, budget(), only=FLAGS.only)))
 
 
 def run(arguments: list[str]) -> None:
   """Runs what each table still lacks, and writes the figures after every stage."""
   if not FLAGS.out:
     raise UserError("--out is missing", got="nothing", allowed="a folder", fix="use --out=runs/evidence")
-  names = FLAGS.tasks.split(",") if FLAGS.tasks else list(rows_lib.GLUE)
+  names = FLAGS.tasks or list(rows_lib.GLUE)
   for name in names:
     if name not in finetuning.ORDER:
       raise unknown("A task of --tasks is unknown", name, finetuning.ORDER, "use --tasks=CLOSEST")
   if FLAGS.from_mnli and "mnli" not in names:
-    raise UserError("--from_mnli needs MNLI among the tasks", got=f"--tasks={FLAGS.tasks}", allowed="tasks with mnli",
-                    fix=f"use --tasks=mnli,{FLAGS.tasks}; what is finished is not run again")
+    chosen = ",".join(names)
+    raise UserError("--from_mnli needs MNLI among the tasks", got=f"--tasks={chosen}", allowed="tasks with mnli",
+                    fix=f"use --tasks=mnli,{chosen}; what is finished is not run again")
   finetuning.check(names, Tuning(**own_tuning()), FLAGS.glue)
   if FLAGS.init_from:
     if unread := [*arguments, *(f"--set={setting}" for setting in FLAGS.set), *(f"--grid={key}" for key in FLAGS.grid)]:
@@ -109,7 +105,7 @@ def run(arguments: list[str]) -> None:
   tables = chosen_tables(arguments)
   for table in tables:
     records.record(FLAGS.out, table, budget(), own_tuning(), repeated())
-    print(rows_lib.describe(table, records.planned(FLAGS.out, table, only())), flush=True)
+    print(rows_lib.describe(table, records.planned(FLAGS.out, table, FLAGS.only)), flush=True)
   run_rows(tables)
   for table in tables:
     figures = records.figures_of(FLAGS.out, table)
@@ -123,12 +119,12 @@ def run(arguments: list[str]) -> None:
 
 def run_rows(tables: Sequence[Table]) -> None:
   """Runs the models of all tables side by side, so that no device waits; a shared model gets the tasks of all."""
-  running, facts = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
+  running, facts = Running(FLAGS.devices or [""], FLAGS.glue_at_once or 4), records.recorded(FLAGS.out)
   jobs: dict[str, tuple[Planned, dict, Tuning]] = {}  # folder of a model -> it, its tasks once each, in order, and how
   for table in tables:
     tuning = Tuning(**facts[table.name]["tuning"])
-    wanted = [task for task in table.tasks if not FLAGS.tasks or task in FLAGS.tasks.split(",")]
-    for row in records.planned(FLAGS.out, table, only()):
+    wanted = [task for task in table.tasks if not FLAGS.tasks or task in FLAGS.tasks]
+    for row in records.planned(FLAGS.out, table, FLAGS.only):
       jobs.setdefault(row.folder, (row, {}, tuning))[1].update(dict.fromkeys(wanted))
   paths = runs.Paths(FLAGS.data, FLAGS.shards or os.path.join(FLAGS.out, "data"), FLAGS.vocabulary, FLAGS.glue)
   runs.prepare([row for row, _, _ in jobs.values()], paths)
@@ -146,7 +142,7 @@ def sweep(names: Sequence[str]) -> None:
   """GLUE alone, from a run that exists or published weights."""
   if not FLAGS.glue:
     raise UserError("--glue is missing", got="nothing", allowed="GLUE's folders, or tfds:glue", fix="use --glue=GLUE")
-  running = Running(FLAGS.devices.split(","), FLAGS.glue_at_once or 1)
+  running = Running(FLAGS.devices or [""], FLAGS.glue_at_once or 1)
   run_all([("GLUE", lambda: print(finetuning.sweep(
     FLAGS.out, FLAGS.init_from, names, Tuning(**own_tuning()), FLAGS.glue, running)))], running)
 
@@ -165,17 +161,17 @@ def define_flags() -> None:
   flags.DEFINE_string("shards", "", "Folder of the tokenizers and shards; default: OUT/data.")
   flags.DEFINE_string("vocabulary", "", "A published WordPiece vocabulary (vocab.txt); empty = trained on the corpus.")
   flags.DEFINE_string("glue", "", "Folder with GLUE's folders, or tfds:glue; empty = no fine-tuning.")
-  flags.DEFINE_string("devices", "", "GPUs, with commas: a model on each; empty = one model at a time, on all.")
+  flags.DEFINE_list("devices", [], "GPUs, with commas: a model on each; empty = one model at a time, on all.")
   flags.DEFINE_integer("glue_at_once", None, "Fine-tunings that share a device; default: 4, with --init_from 1.",
                        lower_bound=1)
   flags.DEFINE_integer("pretrainings", 1, "Pre-trainings of each model, each with another seed.", lower_bound=1)
   flags.DEFINE_integer("points", 10, "Checkpoints and evaluations of each pre-training.", lower_bound=1)
   flags.DEFINE_bool("probe", False, "Keep and probe every checkpoint, which needs no labels.")
-  flags.DEFINE_string("only", "", "Recipes of the table, with commas; empty = all.")
+  flags.DEFINE_list("only", [], "Recipes of the table, with commas; empty = all.")
   flags.DEFINE_multi_string("set", [], "KEY=VALUE for every pre-training.")
   flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE: each pre-training once with every choice of values.")
   flags.DEFINE_string("init_from", "", "A run's workdir or published weights: GLUE alone, without pre-trainings.")
-  flags.DEFINE_string("tasks", "", "Tasks of GLUE, with commas; empty = the table's.")
+  flags.DEFINE_list("tasks", [], "Tasks of GLUE, with commas; empty = the table's.")
   flags.DEFINE_multi_string("glue_set", [], "KEY=VALUE, or TASK:KEY=VALUE, for the fine-tunings.")
   flags.DEFINE_string("paper", "", "The fine-tuning recipe's argument after the task: large, roberta or bert.")
   flags.DEFINE_multi_string("glue_grid", [], "KEY=VALUE,VALUE for the fine-tunings, e.g. task.layer_decay=0.9,0.8,0.7.")

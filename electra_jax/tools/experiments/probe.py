@@ -102,18 +102,15 @@ def _pairs(first, second):
   return np.concatenate([u, v, abs(u - v), u * v], axis=1), np.repeat([1.0, -1.0], len(first))
 
 
-def untrained(run: pretraining_heads.TrainedModel) -> pretraining_heads.TrainedModel:
-  """The same run with its initial parameters: what the probe finds without any training."""
-  return run._replace(params=jax.jit(initial_params(run.config, run.tokenizer))(), step=0)
-
-
 def probe(workdir: str) -> dict[int, list[float]]:
   """Step -> (accuracy, standard error) of the initial parameters and of every checkpoint; known points are kept."""
   points, steps = read_probe(workdir), checkpoints.saved_steps(workdir)
   for step in (0, *steps):
     if step not in points:
       run = pretraining_heads.load(workdir, step or None)
-      points[step] = list(measure(run if step else untrained(run), workdir))
+      if not step:  # what the probe finds without any training
+        run = run._replace(params=jax.jit(initial_params(run.config, run.tokenizer))())
+      points[step] = list(measure(run, workdir))
       print(f"step {step:,}: {points[step][0]:.4f} ± {points[step][1]:.4f}", flush=True)
       write_json(os.path.join(workdir, PROBE_FILE), points)
   return points
