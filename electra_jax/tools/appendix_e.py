@@ -11,6 +11,7 @@ from electra_jax import metrics
 from electra_jax.data import pipeline, readers, shards
 from electra_jax.data.shards import corpus
 from electra_jax.errors import UserError
+from electra_jax.exchange import formats
 from electra_jax.inference import pretraining_heads
 from electra_jax.objectives import electra_mlm
 
@@ -30,6 +31,9 @@ def evaluate(workdir: str, num_examples: int) -> dict[str, float]:
   Raises:
     UserError: there is no run or no held-out example, or Appendix E does not apply to it.
   """
+  if formats.is_published(workdir):
+    raise UserError("Published weights have no held-out text", got=workdir, allowed="the workdir of a run",
+                    fix="make one from them with --config.checkpoint.init_from (docs/results/trained-2e17.md)")
   run = pretraining_heads.load(workdir)
   config = run.config
   if not electra_mlm.applies(config):

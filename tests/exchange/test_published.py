@@ -12,6 +12,7 @@ from electra_jax.errors import UserError
 from electra_jax.exchange import formats, mapping, published
 from electra_jax.exchange.mapping import Weights
 from electra_jax.inference import pretraining_heads
+from electra_jax.tools import appendix_e
 from tests.exchange.random_networks import ELECTRA, GENERATOR, ROBERTA, random_params
 from tests.exchange.test_fairseq import oldest_names
 
@@ -35,6 +36,11 @@ def pair(monkeypatch, tmp_path):
   row = types.SimpleNamespace(find=lambda path: path if path == str(tmp_path) else None, read=lambda path: weights)
   monkeypatch.setitem(formats.FORMATS, "a test", row)
   return str(tmp_path), weights
+
+
+def test_appendix_e_asks_for_a_run(pair):
+  with pytest.raises(UserError, match="have no held-out text"):
+    appendix_e.evaluate(pair[0], 8)
 
 
 def test_electra_pair_fills_judges_and_embeds(pair):
