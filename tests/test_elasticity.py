@@ -95,7 +95,7 @@ def test_a_run_goes_on_with_other_devices_and_micro_batches(tmp_path, monkeypatc
   def run(workdir, stop_after, shape, accumulation_steps):
     mesh = mesh_of(*shape)
     with monkeypatch.context() as patch:
-      patch.setattr(sharding, "make_mesh", lambda sizes: mesh)
+      patch.setattr(sharding, "make_mesh", lambda sizes, devices: mesh)
       patch.setattr(sharding, "put_batches", put)
       patch.setattr(distributed.StopRequest, "reached", lambda self, step: reached(self, step) or step == stop_after)
       seen.clear()
