@@ -7,10 +7,11 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from electra_jax import config as config_lib
@@ -58,8 +59,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   writer, bar, watch = open_logs(run, data, state, workdir, timer)
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
   batches, window, result = on_devices(rows, updates, mesh), [], {}
-  with (contextlib.closing(saved), contextlib.closing(writer), contextlib.closing(bar), contextlib.closing(rows),
-        jax.set_mesh(mesh), distributed.StopRequest() as stop):
+  with closing(saved, writer, bar, rows), jax.set_mesh(mesh), distributed.StopRequest() as stop:
     finish_step(given, run, data, state, evaluate, workdir, writer, bar)
     for step in range(start_step + updates, num_steps + 1, updates):
       # ---- Update.
@@ -69,8 +69,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       if step - updates in (start_step, first_step):
         with timer.paused("start", after=state):
           state = run.enter(phase, state) if step - updates == first_step > 0 else state
-          bar.message("compiling")
-          bar.message(memory.at_start(train_step_of(phase), state, batch))
+          compile_step(train_step_of(phase), state, batch, bar)
       state, step_metrics = train_step_of(phase)(state, batch)
       window.append(step_metrics)
       if step - updates == start_step:
@@ -110,6 +109,15 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   return result
 
 
+@contextlib.contextmanager
+def closing(*things) -> Generator[None, None, None]:
+  """Closes each of them at the end, the last one first, even after an error."""
+  with contextlib.ExitStack() as stack:
+    for thing in things:
+      stack.enter_context(contextlib.closing(thing))
+    yield
+
+
 def finish_step(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, evaluate: Callable,
                 workdir: str, writer: metrics.MetricWriter, bar: progress.Progress) -> None:
   """The evaluation and the fine-tuning that were due after the restored step, if a stop prevented them."""
@@ -139,6 +147,12 @@ def log_window(window: list[dict], step: int, run: setup.Setup, watch: nonfinite
   values = {"train/learning_rate": run.learning_rate(step - 1)} | values | timer.read()
   writer.write(step, "train", values)
   bar.show(step, values)
+
+
+def compile_step(train_step: jax.stages.Wrapped, state: TrainState, batch: PyTree, bar: progress.Progress) -> None:
+  """Compiles an update for batches like this one, and prints how much memory it takes."""
+  bar.message("compiling")
+  bar.message(memory.at_start(train_step, state, batch))
 
 
 def open_logs(run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str, timer: progress.StepTimer
