@@ -55,6 +55,17 @@ def test_lengths_that_do_not_divide():
   assert TokenBatches(np.array([3, 10]), 16, 2, 0).classes == [(16, 2)]
 
 
+def test_ids_of_many_blocks_come_in_order():
+  lengths = np.random.default_rng(0).integers(3, 513, 3 * order.BLOCK_EXAMPLES + 5).astype(np.uint16)
+  limits = [64, 128, 256, 512]
+  by_length = order.ExamplesByLength(lengths, limits)
+  for number, (above, limit) in enumerate(zip([0, *limits], limits)):
+    expected = np.flatnonzero((lengths > above) & (lengths <= limit))
+    assert by_length.sizes[number] == expected.size
+    index = np.random.default_rng(1).permutation(expected.size)
+    assert np.array_equal(by_length.ids(number, index), expected[index])
+
+
 def test_an_index_of_100_million_examples_starts_at_any_step_in_a_second():
   lengths = np.tile(np.random.default_rng(0).integers(3, 513, 10**6).astype(np.uint16), 100)  # else a memory map
   tracemalloc.start()
