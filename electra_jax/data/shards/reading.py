@@ -121,9 +121,10 @@ class ShardedExamples:
     rows = np.empty((len(example_ids), width), self._dtype)
     shard_of, row_of = np.divmod(example_ids, self._shard_examples)
     self._check_rows(shard_of, row_of)
-    for number in np.unique(shard_of).tolist():
-      in_shard = shard_of == number
-      rows[in_shard] = self._shard(number)[row_of[in_shard], columns]
+    by_shard = np.argsort(shard_of, kind="stable")
+    starts = np.flatnonzero(np.diff(shard_of[by_shard], prepend=-1))
+    for group in np.split(by_shard, starts[1:]) if len(by_shard) else ():
+      rows[group] = self._shard(int(shard_of[group[0]]))[row_of[group], columns]
     return rows
 
   def token_counts(self, vocab_size: int, max_examples: int = 0) -> Int64[np.ndarray, "vocab"]:
