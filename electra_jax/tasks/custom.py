@@ -52,6 +52,9 @@ def make(name: str, config_task: ConfigDict) -> Task:
     train = examples(records, labelled=True)
     if config_task.dev_path:
       return train
+    if len(train) < 2:
+      raise UserError("One example cannot be split into train and dev", got=config_task.train_path,
+                      allowed="two examples or more", fix="label more, or name a dev file with --config.task.dev_path")
     dev = dev_part([example.label if kind in ("classification", "multi_label") else None for example in train])
     return [example for number, example in enumerate(train) if (number in dev) == (split == "dev")]
 

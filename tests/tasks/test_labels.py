@@ -204,6 +204,7 @@ def test_no_label_goes_to_the_dev_part_whole():
 
 
 FEW = {  # kind, rows, keys -> what the error says
+  "one example": ("regression", [("a", 1)], {}, "cannot be split"),
   "no label anywhere": ("multi_label", [("a", []), ("b", [])], {}, "a.jsonl:1: none alone"),
   "three texts": ("regression", [("a", 1)] * 3, {"text_fields": "text,text,text"}, "at most 2 for"),
   "no test file": ("regression", [("a", 1)] * 3, {"write_test_predictions": True}, "no test examples"),
