@@ -56,12 +56,24 @@ def load(workdir: str, step: int | None = None) -> TrainedModel:
   dtype = "float32" if jax.default_backend() == "cpu" else config.train.compute_dtype
   transformer = make_transformer_config(config.model, num_tokens=tokenizer.vocab_size, dtype=dtype)
   if os.path.exists(os.path.join(workdir, LABELS_FILE)):
-    facts = read_json(os.path.join(workdir, LABELS_FILE))
+    facts = _read_labels(workdir)
     transformer = with_task(transformer, config.task, facts["num_labels"])
     network = predictors.separate(predictors.Encoder("encoder", transformer, HEADS[facts["head"]][0]))
     return TrainedModel(_fine_tuned_config(workdir, config, facts), tokenizer, step, params, network)
   network = predictors.make(transformer, config.generator, config.objective)
   return TrainedModel(config, tokenizer, step, params, network)
+
+
+def _read_labels(workdir: str) -> dict:
+  """What fine-tuning recorded about the head: task, head, num_labels, label_names."""
+  path = os.path.join(workdir, LABELS_FILE)
+  try:
+    facts = read_json(path)
+    return {"task": str(facts["task"]), "head": next(head for head in HEADS if head == facts["head"]),
+            "num_labels": int(facts["num_labels"]), "label_names": tuple(facts["label_names"])}
+  except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+    raise UserError("The labels of the fine-tuned run cannot be read", got=f"{path}: {error!r}",
+                    allowed="the file as fine-tuning wrote it", fix="restore it from a backup") from error
 
 
 def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> FrozenConfigDict:
@@ -71,7 +83,7 @@ def _fine_tuned_config(workdir: str, config: FrozenConfigDict, facts: dict) -> F
   # As in published models, several labels at once are a classification whose logits have a sigmoid each.
   scores = {"classification": "softmax", "multi_label": "sigmoid"}.get(facts["head"], "none")
   head = "classification" if scores == "sigmoid" else facts["head"]
-  branches["fine_tuned"] = {"head": head, "scores": scores, "labels": tuple(facts["label_names"]),
+  branches["fine_tuned"] = {"head": head, "scores": scores, "labels": facts["label_names"],
                          **{key: branches["task"][key] for key in keys},
                          "is_answerable_known": facts["task"] == "squad_v2.0",  # v1.1 does not train that head
                          "null_odds_threshold": results.null_odds_threshold(workdir)}

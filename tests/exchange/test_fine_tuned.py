@@ -222,6 +222,9 @@ def test_classes_of_a_run(tmp_path, pooling, pooler):
     with pytest.raises(UserError, match="classification_head over task"):
       export.export(str(tmp_path / "run"), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+  (tmp_path / "run/labels.json").write_text("{}")
+  with pytest.raises(UserError, match="labels of the fine-tuned run"):
+    pretraining_heads.load(tmp_path / "run")
 
 
 def test_a_run_of_squad_2_knows_when_there_is_no_answer(tmp_path):
