@@ -19,7 +19,7 @@ def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
   kernels. On other devices, and if each holds only a part of the parameters, arrays are left to the compiler.
   """
   squared = [jnp.square(array.astype(jnp.float32)) for array in arrays]
-  if jax.default_backend() == "gpu" and sharding.keeps_parameters_whole():
+  if sharding.platform() == "gpu" and sharding.keeps_parameters_whole():
     return in_common(squared)
   return [jnp.sum(array) for array in squared]
 
