@@ -3,6 +3,7 @@
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,8 @@ from configs import tiny
 from electra_jax import config as config_lib
 from electra_jax import metrics, objectives, pretrain, sharding
 from electra_jax.errors import UserError
-from electra_jax.training import checkpoints, evaluation, nonfinite
+from electra_jax.optim import packing
+from electra_jax.training import checkpoints, evaluation, nonfinite, step
 from tests import fake_objective
 from tests.small_runs import prepare, with_data_of
 
@@ -30,14 +32,14 @@ def test_a_run_of_two_updates_a_call_equals_one_of_single_updates_and_resumes_ex
   pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "single"))
   pretrain.pretrain(with_data_of(prepared, train__steps_per_dispatch=2, **options), str(tmp_path / "pairs"))
   expected = training_rows(tmp_path / "pairs")
-  assert [step for step, _ in expected] == [4, 8]
+  assert [number for number, _ in expected] == [4, 8]
   np.testing.assert_allclose([loss for _, loss in expected],
                              [loss for _, loss in training_rows(tmp_path / "single")], rtol=1e-5)
   workdir = tmp_path / "from_2"
   shutil.copytree(tmp_path / "pairs", workdir)
-  for step in checkpoints.saved_steps(str(workdir)):
-    if step > 2:
-      shutil.rmtree(workdir / "checkpoints" / str(step))
+  for saved in checkpoints.saved_steps(str(workdir)):
+    if saved > 2:
+      shutil.rmtree(workdir / "checkpoints" / str(saved))
   with pytest.raises(UserError, match="set it to 2"):
     pretrain.pretrain(with_data_of(prepared, train__steps_per_dispatch=4, **options | {"checkpoint__every_steps": 4}),
                       str(workdir))
@@ -45,6 +47,24 @@ def test_a_run_of_two_updates_a_call_equals_one_of_single_updates_and_resumes_ex
   assert training_rows(workdir)[-1] == expected[-1]
   jax.tree.map(np.testing.assert_array_equal, checkpoints.load_params(str(workdir))[1],
                checkpoints.load_params(str(tmp_path / "pairs"))[1])
+
+
+def test_a_packed_run_equals_a_plain_one(prepared, tmp_path, monkeypatch):
+  plain = fake_objective.make()
+
+  def init(rng, batch):
+    params = plain.init(rng, batch)
+    params["encoder"]["embeddings"]["layer_norm"] = {"bias": jnp.zeros(8), "scale": jnp.ones(8)}
+    return params
+
+  monkeypatch.setattr(objectives, "make", lambda *_: plain._replace(init=init))
+  options = dict(train__num_steps=4, train__log_every_steps=2, train__steps_per_dispatch=2, checkpoint__every_steps=4)
+  pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "plain"))
+  monkeypatch.setattr(step, "choose_packing", lambda params, *_: packing.of_biases(params))
+  pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "packed"))
+  packed, plain = (checkpoints.load_params(str(tmp_path / name))[1] for name in ("packed", "plain"))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), packed, plain)
+  np.testing.assert_allclose(training_rows(tmp_path / "packed"), training_rows(tmp_path / "plain"), rtol=1e-6)
 
 
 def test_the_next_batch_is_on_its_way_before_the_host_waits_for_a_log_line(prepared, tmp_path, monkeypatch):
