@@ -48,12 +48,12 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   data = inputs.open_data(config, workdir)
   timer.done("data")
   run = setup.make(config, mesh, data.tokenizer.vocab_size, data.token_counts)
-  train_step_of, evaluate = functools.cache(run.train_step), evaluation.make(run, data)
+  evaluate = evaluation.make(run, data)
   workdir_lib.record_config(given, config, workdir, data.text, recipe)
 
   # ---- Restore: the newest good checkpoint, or a new state.
   readers.start_import(config.data.reader)
-  saved = checkpoints.Checkpoints(workdir, config.checkpoint)
+  saved, train_step_of = checkpoints.Checkpoints(workdir, config.checkpoint), run.start_compiling()
   state = restore_or_init(saved, run, data.tokenizer)
   start_step = step = int(state.step)
   writer, bar, watch = open_logs(run, data, state, workdir, timer)

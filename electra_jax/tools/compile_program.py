@@ -9,8 +9,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from electra_jax import sharding
-from electra_jax.data import pipeline
 from electra_jax.errors import UserError
 from electra_jax.tools.compile_roofline import CHIPS
 from electra_jax.training import setup
@@ -86,8 +84,7 @@ def lower_step(config: ConfigDict, devices: list) -> tuple[TrainState, dict, Any
   """
   mesh = setup.make_mesh(config, devices)
   run = setup.make(config, mesh)
-  batch = {name: jax.ShapeDtypeStruct((1, *shape), dtype, sharding=sharding.batches_sharding(mesh))
-           for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
+  batch = run.abstract_batches(1)
   with jax.set_mesh(mesh):
     return run.abstract_state, batch, run.train_step(run.objective.phases[-1]).lower(run.abstract_state, batch)
 

@@ -3,7 +3,9 @@
 Training, the benchmark and the compile check put them together here, so that all three run the very same step.
 """
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -69,6 +71,34 @@ class Setup(NamedTuple):
                                 tx=self.optimizer_of(phase)[0], rng=self.train_key,
                                 accumulation_steps=self.config.train.accumulation_steps,
                                 shared_dtype=self.shared_dtype)
+
+  def abstract_batches(self, num_updates: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of so many batches of full rows, as a program takes them."""
+    return {name: jax.ShapeDtypeStruct((num_updates, *shape), dtype, sharding=sharding.batches_sharding(self.mesh))
+            for name, (shape, dtype) in pipeline.batch_shapes(self.config.data, self.config.train.batch_size).items()}
+
+  def start_compiling(self) -> Callable[[Phase], jax.stages.Wrapped]:
+    """`train_step`, which has one object for each phase; on a GPU or TPU it is compiled from now on, in a thread.
+
+    Meanwhile the state is made or restored. Not with several phases, as only the restored state says which is next, nor
+    on several hosts, whose compilers wait for each other's programs, one after the other.
+    """
+    step_of = functools.cache(self.train_step)
+    if sharding.platform() == "cpu" or len(self.objective.phases) > 1 or jax.process_count() > 1:
+      return step_of
+    train_step = step_of(self.objective.phases[0])
+
+    def compile_step():
+      with contextlib.suppress(Exception), jax.set_mesh(self.mesh):  # who needs the step meets the error again
+        train_step.lower(self.abstract_state, self.abstract_batches(self.config.train.steps_per_dispatch)).compile()
+
+    def compiled_step_of(phase: Phase) -> jax.stages.Wrapped:
+      compiling.join()
+      return step_of(phase)
+
+    compiling = threading.Thread(target=compile_step)
+    compiling.start()
+    return compiled_step_of
 
 
 def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,

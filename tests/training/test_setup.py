@@ -1,5 +1,7 @@
 """Do training, the benchmark and the compile check run the very same step?"""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +63,23 @@ def test_kernels_reach_the_compiled_step(monkeypatch):
   given.train.kernels = "triton"
   compile_program.lower_step(config_lib.resolve(given), jax.devices())
   assert seen == ["triton"]
+
+
+@pytest.mark.parametrize("platform, threads", [("gpu", 1), ("cpu", 0)])
+def test_the_step_is_compiled_while_the_state_is_made(monkeypatch, tmp_path, platform, threads):
+  monkeypatch.setattr(objectives, "make", fake_objective.make)
+  monkeypatch.setattr(sharding, "platform", lambda: platform)
+  config = config_lib.resolve(small(Place(tmp_path)))
+  run, compiled_in = setup.make(config, sharding.make_mesh(config.mesh)), []
+  compile_ = jax.stages.Lowered.compile
+  monkeypatch.setattr(jax.stages.Lowered, "compile",
+                      lambda lowered: compiled_in.append(threading.current_thread()) or compile_(lowered))
+  train_step = run.start_compiling()(run.objective.phases[0])
+  assert len(compiled_in) == threads and threading.main_thread() not in compiled_in
+  state, batch = run.init_state(), bench.synthetic_batch(config)
+  with jax.set_mesh(run.mesh):
+    state, _ = train_step(state, sharding.put_batches([batch], run.mesh))
+  assert int(state.step) == 1
 
 
 def table_and_layer(*_) -> Objective:
