@@ -1,6 +1,7 @@
 """Does training in bfloat16 with the kernels learn what float32 with the compiler's own code learns?
 
   python -m benchmarks.precision OUT                                             minutes on a GPU; slow without one
+  python -m benchmarks.precision OUT --compare bfloat16 fp8
   python -m benchmarks.precision OUT --recipe=configs/small.py --set=data.path=/path/to/text
 
 Trains a recipe with several seeds both ways; the same seed means the same data, masks, initial weights and dropout.
@@ -24,7 +25,8 @@ DEMO = ("model.hidden_size=256", "model.embedding_size=256", "model.intermediate
         "model.num_attention_heads=4", "model.initializer_range=0.0625", "model.hidden_dropout_prob=0.1",
         "model.attention_probs_dropout_prob=0.1", "model.max_position_embeddings=128", "data.sequence_length=128",
         "train.batch_size=32", "optimizer.learning_rate=1e-3")
-WAYS = {"float32": ("train.compute_dtype=float32", "train.kernels=xla"), "bfloat16": ("train.compute_dtype=bfloat16",)}
+WAYS = {"float32": ("train.compute_dtype=float32", "train.kernels=xla"), "bfloat16": ("train.compute_dtype=bfloat16",),
+        "fp8": ("train.compute_dtype=bfloat16", "train.matmul_precision=fp8")}
 LOSSES = {"mlm/loss": "generator, nats per masked token", "rtd/loss": "discriminator, nats per token"}
 
 
@@ -39,22 +41,22 @@ def train(workdir: str, recipe: str, settings: list[str]) -> None:
     raise SystemExit(f"{workdir} ended with status {status}: see {workdir}.log")
 
 
-def curves(out: str, seeds: range, loss: str) -> dict[str, list[dict[int, float]]]:
+def curves(out: str, ways: list[str], seeds: range, loss: str) -> dict[str, list[dict[int, float]]]:
   """Way -> for each seed {step: training loss, a mean over the steps since the last log line}."""
   return {way: [{row["step"]: row[loss] for row in metrics.read_rows(os.path.join(out, f"{way}-{seed}"))
-                 if row["split"] == "train"} for seed in seeds] for way in WAYS}
+                 if row["split"] == "train"} for seed in seeds] for way in ways}
 
 
 def table(found: dict[str, list[dict[int, float]]], windows: int) -> str:
-  """A line for each window of the run: means of both ways, difference of a seed's two runs, spread of the seeds."""
+  """A line for each window of the run: means of the two ways, difference of a seed's two runs, spread of the seeds."""
   def deviation(values):
     return statistics.stdev(values) if len(values) > 1 else float("nan")
 
   steps = sorted(set.intersection(*(set(run) for runs in found.values() for run in runs)))
-  lines = ["  updates          float32  bfloat16          difference  between seeds"]
+  lines = ["  updates         {:>8} {:>9}          difference  between seeds".format(*found)]
   for number in range(windows):
     part = steps[number * len(steps) // windows:(number + 1) * len(steps) // windows]
-    reference, half = ([statistics.fmean(run[step] for step in part) for run in found[way]] for way in WAYS)
+    reference, half = ([statistics.fmean(run[step] for step in part) for run in runs] for runs in found.values())
     differences = [b - a for a, b in zip(reference, half, strict=True)]
     error = deviation(differences) / len(differences) ** 0.5
     lines.append(f"  {part[0]:>6,} to {part[-1]:>6,} {statistics.fmean(reference):>8.4f} "
@@ -82,6 +84,7 @@ def main() -> None:
   parser.add_argument("out")
   parser.add_argument("--recipe", default="", help="an ELECTRA; default: the demo's, wider and with dropout")
   parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe; repeatable")
+  parser.add_argument("--compare", nargs=2, choices=WAYS, default=("float32", "bfloat16"), help="with the first one")
   parser.add_argument("--steps", type=int, default=2000)
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--jobs", type=int, default=3, help="runs at a time on the device")
@@ -91,10 +94,10 @@ def main() -> None:
   settings = [*(() if options.recipe else DEMO), f"train.num_steps={options.steps}", *options.set]
   seeds = range(options.seeds)
   work = [(os.path.join(options.out, f"{way}-{seed}"), options.recipe or "configs/tiny.py",
-           [*settings, *WAYS[way], f"seed={seed}"]) for seed in seeds for way in WAYS]
+           [*settings, *WAYS[way], f"seed={seed}"]) for seed in seeds for way in options.compare]
   with ThreadPoolExecutor(options.jobs) as pool:
     list(pool.map(lambda one: train(*one), work))
-  found = {loss: curves(options.out, seeds, loss) for loss in LOSSES}
+  found = {loss: curves(options.out, options.compare, seeds, loss) for loss in LOSSES}
   for loss, ways in found.items():
     print(f"{loss}: {LOSSES[loss]}; mean of {options.seeds} seeds\n{table(ways, options.windows)}")
   picture = os.path.join(options.out, "curves.png")

@@ -120,6 +120,7 @@ def defaults() -> ConfigDict:
   c.train.num_steps = 766_000
   c.train.accumulation_steps = 1  # micro-batches per update, for batches that do not fit in memory
   c.train.compute_dtype = "bfloat16"  # bfloat16 | float32; parameters, softmax, losses and norms are float32
+  c.train.matmul_precision = "default"  # of linear maps: default (compute_dtype) | fp8 (GPUs from Hopper on)
   c.train.steps_per_dispatch = 1  # updates in one program, for small models on GPUs; divides every other cadence
   # What the backward pass computes anew instead of keeping it, in each layer: none | full (least memory, 1/3 more
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)

@@ -29,6 +29,7 @@ CHOICES = {
   "optimizer.schedule": ("linear", "cosine", "constant", "wsd", "inverse_sqrt"),
   "train.on_nonfinite": ("stop", "skip"),
   "train.compute_dtype": ("bfloat16", "float32"),
+  "train.matmul_precision": ("default", "fp8"),
   "train.kernels": ("auto", "xla", "triton", "mosaic", "pallas"),
   "train.remat": ("none", "full", "dots", "all_dots"),
   "task.class_weights": ("none", "balanced"),

@@ -42,11 +42,12 @@ REMAT_POLICIES: dict[str, Callable | None] = {
 SENTENCE_HEADS = ("classification_head", "multiple_choice_head")  # read one vector, chosen by task.pooling
 
 
-def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str,
-                            remat: str = "none", kernels: str = "auto", gathered: bool = False) -> TransformerConfig:
+def make_transformer_config(config_model: ConfigDict, *, num_tokens: int, dtype: str, remat: str = "none",
+                            kernels: str = "auto", matmul_precision: str = "default", gathered: bool = False
+                            ) -> TransformerConfig:
   """The encoder's description from the `model` branch of a resolved config, whose keys are fields of it."""
   return TransformerConfig(**config_model, num_tokens=num_tokens, dtype=jnp.dtype(dtype), remat=remat, kernels=kernels,
-                           gathered=gathered)
+                           matmul_precision=matmul_precision, gathered=gathered)
 
 
 def with_task(transformer: TransformerConfig, config_task: ConfigDict, num_labels: int) -> TransformerConfig:

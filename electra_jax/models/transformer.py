@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
 from electra_jax import sharding
-from electra_jax.models import dropout, fused, linear_gelu
+from electra_jax.models import dropout, fp8, fused, linear_gelu
 from electra_jax.models.attention import attention
 from electra_jax.models.fused import Stream
 from electra_jax.models.kernels import triton_rows
@@ -43,6 +43,7 @@ class TransformerConfig:
   position_init: str = "normal"  # initial position table: a row of embeddings.POSITION_INITS
   remat: str = "none"  # a row of bert.REMAT_POLICIES, or none
   kernels: str = "auto"  # auto | xla | triton | mosaic | pallas | interpret, see triton_rows.choose
+  matmul_precision: str = "default"  # of the linear maps: default (dtype) | fp8, see `fp8.product`
   gathered: bool = False  # each device has all parameters within a step, however they are kept (optimizer.shard_state)
   num_labels: int = 0  # outputs of a fine-tuning head
   pooling: str = "cls"  # what a sentence's head reads: cls | mean, see heads.POOLINGS
@@ -74,7 +75,7 @@ class TransformerConfig:
     # `dots` keeps products, but does not see those within the kernel.
     if "dots" not in self.remat and linear_gelu.fits(implementation, x.shape, features, self.hidden_act, self.dtype):
       return linear_gelu.linear_gelu(x.astype(self.dtype), kernel.astype(self.dtype), bias, implementation)
-    product = sharding.constrain(multiply(x, kernel, self.dtype), "batch", None, axis)
+    product = sharding.constrain(multiply(x, kernel, self.dtype, self.matmul_precision), "batch", None, axis)
     return fused.bias_gelu(product, bias, self.hidden_act, implementation, axis)
 
   def implementation(self) -> str:
@@ -101,17 +102,18 @@ class Dense(nn.Module):
   def product(self, x: Float[Array, "*rows inputs"]) -> tuple[Float[Array, "*rows outputs"], Float[Array, "outputs"]]:
     """(x @ kernel, bias)."""
     kernel, bias = self.parameters(x.shape[-1])
-    return multiply(x, kernel, self.config.dtype), bias
+    return multiply(x, kernel, self.config.dtype, self.config.matmul_precision), bias
 
   def __call__(self, x: Float[Array, "*rows inputs"]) -> Float[Array, "*rows outputs"]:
     return fused.add_bias(*self.product(x))
 
 
-def multiply(x: Float[Array, "*rows inputs"], kernel: Float[Array, "inputs outputs"],
-             dtype: jnp.dtype) -> Float[Array, "*rows outputs"]:
-  """x @ kernel in a dtype, see `Dense`."""
-  rows = x.astype(dtype).reshape(-1, x.shape[-1])  # [rows, inputs]
-  return (rows @ kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
+def multiply(x: Float[Array, "*rows inputs"], kernel: Float[Array, "inputs outputs"], dtype: jnp.dtype,
+             precision: str = "default") -> Float[Array, "*rows outputs"]:
+  """x @ kernel in a dtype or, with precision fp8 and where it `fp8.fits`, in 8 bits; see `Dense`."""
+  rows, kernel = x.astype(dtype).reshape(-1, x.shape[-1]), kernel.astype(dtype)
+  product = fp8.product(rows, kernel) if fp8.fits(precision, *kernel.shape) else rows @ kernel
+  return product.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 class LayerNorm(nn.Module):
@@ -159,7 +161,7 @@ class Attention(nn.Module):
     # One product for all three, [hidden, heads, 3, head_dim]: a device of the tensor axis keeps whole heads.
     kernel = jnp.stack([kernel.astype(c.dtype).reshape(-1, *heads) for kernel, _ in maps], axis=2)
     kernel = jax.lax.optimization_barrier(kernel.reshape(c.hidden_size, -1))
-    product = sharding.constrain(multiply(x, kernel, c.dtype), "batch", None, "heads")
+    product = sharding.constrain(multiply(x, kernel, c.dtype, c.matmul_precision), "batch", None, "heads")
     product = product.reshape(*x.shape[:2], heads[0], 3, heads[1])  # [batch, length, heads, 3, head_dim]
     bias = jnp.stack([bias.reshape(heads) for _, bias in maps], axis=1)  # [heads, 3, head_dim]
     weight_dropout = Dropout(c.attention_probs_dropout_prob, name="dropout").seeds(train)

@@ -141,7 +141,7 @@ def make_transformer(config: ConfigDict, num_tokens: int) -> TransformerConfig:
   """The kept encoder as it is trained: with the config's types, kernels and rematerialisation."""
   return make_transformer_config(config.model, num_tokens=num_tokens, dtype=config.train.compute_dtype,
                                  remat=config.train.remat, kernels=config.train.kernels,
-                                 gathered=config.optimizer.shard_state)
+                                 matmul_precision=config.train.matmul_precision, gathered=config.optimizer.shard_state)
 
 
 def random_key(seed: int, mesh: Mesh) -> Array:
