@@ -11,8 +11,7 @@ from jaxtyping import Array, PyTree
 
 from electra_jax import sharding
 from electra_jax.objectives.base import Batch, Objective, Phase
-from electra_jax.optim import norms
-from electra_jax.optim import packing as packing_lib
+from electra_jax.optim import flat_biases, norms
 from electra_jax.training import nonfinite
 from electra_jax.training.train_state import TrainState
 
@@ -27,42 +26,42 @@ def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped
 
   def update_each(state: TrainState, batches: Batch) -> tuple[TrainState, dict]:
     num_updates = len(jax.tree.leaves(batches)[0])
-    packing = choose_packing(state.params, num_updates, update_arguments["phase"], update_arguments.get("shared_dtype"))
-    packed, metrics = jax.lax.scan(functools.partial(update, packing=packing, **update_arguments),
-                                   packing.pack(state), batches)
-    return packing.unpack(packed), metrics
+    layout = choose_layout(state.params, num_updates, update_arguments["phase"], update_arguments.get("shared_dtype"))
+    flat_state, metrics = jax.lax.scan(functools.partial(update, layout=layout, **update_arguments),
+                                       layout.flatten(state), batches)
+    return layout.unflatten(flat_state), metrics
 
   return jax.jit(update_each, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def choose_packing(params: PyTree, num_updates: int, phase: Phase, shared_dtype: jnp.dtype | None
-                   ) -> packing_lib.Packing:
-  """How the state is packed while so many updates follow each other: on a GPU, biases in a vector.
+def choose_layout(params: PyTree, num_updates: int, phase: Phase, shared_dtype: jnp.dtype | None
+                   ) -> flat_biases.Layout:
+  """What the state looks like while so many updates follow each other: on a GPU, all biases are one vector.
 
-  Not where devices keep parts of the parameters or a phase leaves some alone; nor for a single update, of which
-  unpacking would be a part: a kernel for each bias and its moments.
+  Not where devices keep parts of the parameters or a phase leaves some alone; nor for a single update, which would
+  have to cut each bias and its moments out again.
   """
   is_whole = sharding.keeps_parameters_whole() and shared_dtype is None and phase.trainable == ".*"
   is_gpu = sharding.platform() == "gpu"
-  return packing_lib.of_biases(params) if is_gpu and is_whole and num_updates > 1 else packing_lib.PLAIN
+  return flat_biases.make(params) if is_gpu and is_whole and num_updates > 1 else flat_biases.PLAIN
 
 
 def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,
            rng: Array, accumulation_steps: int, shared_dtype: jnp.dtype | None = None,
-           packing: packing_lib.Packing = packing_lib.PLAIN) -> tuple[TrainState, dict]:
+           layout: flat_biases.Layout = flat_biases.PLAIN) -> tuple[TrainState, dict]:
   """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
 
-  The state comes and goes packed by `packing`.
+  The state comes and goes in `layout`.
 
   With `shared_dtype` (`optimizer.shard_state`) devices share the update (ZeRO, Rajbhandari et al. 2020): each keeps and
   updates a part of the parameters, and all are gathered once, the kernels in this type.
   """
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
-  params = sharding.gather_parameters(packing.unpack(state.params), shared_dtype)
+  params = sharding.gather_parameters(layout.unflatten(state.params), shared_dtype)
   (loss, pairs), gradients = accumulate(phase.loss, params, batch, step_rng, num_targets, accumulation_steps)
   gradients = sharding.split_gradients(gradients, shared_dtype)
-  gradients = packing.pack(keep_trainable(gradients, phase.trainable))
+  gradients = layout.flatten(keep_trainable(gradients, phase.trainable))
   updates, opt_state = tx.update(gradients, state.opt_state, sharding.kept_parts(state.params, shared_dtype))
   updates = keep_trainable(updates, phase.trainable)
   new = state._replace(step=state.step + 1, params=optax.apply_updates(state.params, updates), opt_state=opt_state)

@@ -1,4 +1,4 @@
-"""Is an update of packed parameters the update of each of them?"""
+"""Is an update with all biases in a vector the update of each of them?"""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from electra_jax import optim, sharding
 from electra_jax.objectives.base import Phase
-from electra_jax.optim import packing
+from electra_jax.optim import flat_biases
 from electra_jax.training import step
 from electra_jax.training.train_state import TrainState
 
@@ -29,29 +29,29 @@ def make_optimizer(name: str) -> optax.GradientTransformation:
 
 
 @pytest.mark.parametrize("name", ("lamb", "adamw"))
-def test_an_update_of_packed_parameters_is_the_update_of_each(name):
+def test_an_update_of_a_vector_is_the_update_of_each_bias(name):
   tx, params = make_optimizer(name), parameters(0)
   state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
-  pack, unpack = packing.of_biases(params)
-  jax.tree.map(np.testing.assert_array_equal, unpack(pack(state)), state)
-  packed = pack(state)
-  assert packed.params[packing.VECTOR].shape == (20,) and len(packed.params) == 5  # of ten
+  flatten, unflatten = flat_biases.make(params)
+  jax.tree.map(np.testing.assert_array_equal, unflatten(flatten(state)), state)
+  flat = flatten(state)
+  assert flat.params[flat_biases.VECTOR].shape == (20,) and len(flat.params) == 5  # of ten
   for seed in (1, 2, 3):
     gradients = parameters(seed)
     updates, opt_state = tx.update(gradients, state.opt_state, state.params)
     state = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
-    updates, opt_state = tx.update(pack(gradients), packed.opt_state, packed.params)
-    packed = TrainState(packed.step + 1, optax.apply_updates(packed.params, updates), opt_state)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), unpack(packed), state)
-  assert jax.tree.structure(unpack(packed)) == jax.tree.structure(state)
+    updates, opt_state = tx.update(flatten(gradients), flat.opt_state, flat.params)
+    flat = TrainState(flat.step + 1, optax.apply_updates(flat.params, updates), opt_state)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), unflatten(flat), state)
+  assert jax.tree.structure(unflatten(flat)) == jax.tree.structure(state)
 
 
-@pytest.mark.parametrize("platform, updates, trainable, dtype, is_packed", [
+@pytest.mark.parametrize("platform, updates, trainable, dtype, is_flat", [
   ("gpu", 2, ".*", None, True), ("cpu", 2, ".*", None, False), ("gpu", 1, ".*", None, False),
   ("gpu", 2, "layer_00/.*", None, False), ("gpu", 2, ".*", jnp.bfloat16, False)])
-def test_the_state_is_packed_where_it_is_whole_and_several_updates_follow(monkeypatch, platform, updates, trainable,
-                                                                          dtype, is_packed):
+def test_biases_are_flat_where_they_are_whole_and_several_updates_follow(monkeypatch, platform, updates, trainable,
+                                                                         dtype, is_flat):
   monkeypatch.setattr(sharding, "platform", lambda: platform)
   phase = Phase(1, lambda *_: None, trainable)  # ty: ignore[invalid-argument-type]
-  chosen = step.choose_packing(parameters(0), updates, phase, dtype)
-  assert (chosen is not packing.PLAIN) == is_packed
+  chosen = step.choose_layout(parameters(0), updates, phase, dtype)
+  assert (chosen is not flat_biases.PLAIN) == is_flat

@@ -1,4 +1,4 @@
-"""Small parameters as one vector, so that an update is a smaller program: fewer arrays, of the same numbers."""
+"""Biases and layer norms as one vector, so that an update is a smaller program: fewer arrays, the same numbers."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ from jaxtyping import PyTree
 
 from electra_jax import optim, sharding
 
-VECTOR = "packed/bias"  # a path that says, like those of what is packed, that nothing decays
+VECTOR = "flat/bias"  # a path that says, like those of what is in it, that nothing decays
 
 
-class Packing(NamedTuple):
+class Layout(NamedTuple):
   """Two functions of a tree, the parameters' or one that has trees of their form in it, such as a TrainState."""
 
-  pack: Callable[[PyTree], PyTree]
-  unpack: Callable[[PyTree], PyTree]
+  flatten: Callable[[PyTree], PyTree]
+  unflatten: Callable[[PyTree], PyTree]
 
 
-PLAIN = Packing(lambda tree: tree, lambda tree: tree)
+PLAIN = Layout(lambda tree: tree, lambda tree: tree)
 
 
-def of_biases(params: PyTree) -> Packing:
-  """Packs biases and layer norms: {path: parameter} with one vector in place of all that do not decay.
+def make(params: PyTree) -> Layout:
+  """{path: parameter} with one vector in place of all that do not decay.
 
   The optimizer's rules are the same for each entry of these, so it takes them together. ELECTRA-Small has 251 among its
   404 parameters, with 0.6 % of the entries.
@@ -37,18 +37,18 @@ def of_biases(params: PyTree) -> Packing:
   def has_form_of_params(node):
     return jax.tree.structure(node) == structure
 
-  def is_packed(node):
+  def is_flat(node):
     return isinstance(node, dict) and VECTOR in node
 
-  def pack_one(node):
+  def flatten_one(node):
     if not has_form_of_params(node):
       return node
     leaves = dict(zip(names, jax.tree.leaves(node), strict=True))
     vector = jnp.concatenate([leaves.pop(name).reshape(-1) for name in shapes])
     return leaves | {VECTOR: vector}
 
-  def unpack_one(node):
-    if not is_packed(node):
+  def unflatten_one(node):
+    if not is_flat(node):
       return node
     leaves, start = dict(node), 0
     for name, shape in shapes.items():
@@ -57,5 +57,5 @@ def of_biases(params: PyTree) -> Packing:
       start = end
     return structure.unflatten([leaves[name] for name in names])
 
-  return Packing(lambda tree: jax.tree.map(pack_one, tree, is_leaf=has_form_of_params),
-                 lambda tree: jax.tree.map(unpack_one, tree, is_leaf=is_packed))
+  return Layout(lambda tree: jax.tree.map(flatten_one, tree, is_leaf=has_form_of_params),
+                lambda tree: jax.tree.map(unflatten_one, tree, is_leaf=is_flat))
