@@ -115,10 +115,11 @@ def test_attention_kernels_equal_plain_attention(length, rate):
   check_equal(again, theirs)
 
 
-@pytest.mark.parametrize("length, rate", ((128, 0.0), (256, 0.25)))
-def test_hopper_kernels_equal_plain_attention(length, rate):
+@pytest.mark.parametrize("length, rate, head_dim", ((128, 0.0, 64), (256, 0.25, 64), (128, 0.0, 128),
+                                                    (256, 0.25, 128)))
+def test_hopper_kernels_equal_plain_attention(length, rate, head_dim):
   """Interpreted thread by thread, so a single head; the second example ends within the first block of keys."""
-  arguments, mask = attention_inputs(length, heads=1, head_dim=64)
+  arguments, mask = attention_inputs(length, heads=1, head_dim=head_dim)
 
   @functools.partial(jax.jit, static_argnums=0)  # as one program: the interpreter runs one kernel at a time
   def both(kernels, arguments):
@@ -300,11 +301,11 @@ def test_lengths_that_the_attention_kernels_take(length, fits):
   assert not triton_attention.fits("xla", (1, length, 2, 3, 64))
 
 
-@pytest.mark.parametrize("kernels", ("triton", "mosaic"))
+@pytest.mark.parametrize("kernels, head_dim", (("triton", 64), ("mosaic", 64), ("mosaic", 128)))
 @pytest.mark.parametrize("length", (128, 512))
-def test_attention_kernels_lower_for_a_gpu(length, kernels):
+def test_attention_kernels_lower_for_a_gpu(length, kernels, head_dim):
   """The programs are built here, without a GPU."""
-  arguments, mask = attention_inputs(length, head_dim=64, dtype=jnp.bfloat16)
+  arguments, mask = attention_inputs(length, head_dim=head_dim, dtype=jnp.bfloat16)
   text = lowered(lambda *a: attention.attention(*a, mask, SEEDS, 0.1, kernels), arguments)
   assert ("attention_forward" in text and "attention_backward" in text) == (kernels == "triton")
   assert text.count("@mosaic_gpu") == (2 if kernels == "mosaic" else 0)
@@ -330,7 +331,8 @@ def test_tpu_kernels_lower_for_a_tpu():
 
 
 @pytest.mark.parametrize("length, head_dim, dtype, fits", ((128, 64, "bfloat16", True), (512, 64, "bfloat16", True),
-                                                           (512, 128, "bfloat16", False), (64, 64, "bfloat16", False),
+                                                           (512, 128, "bfloat16", True), (64, 64, "bfloat16", False),
+                                                           (512, 32, "bfloat16", False),
                                                            (1024, 64, "bfloat16", False), (512, 64, "float32", False)))
 def test_what_the_hopper_kernels_take(length, head_dim, dtype, fits):
   shape = (1, length, 2, 3, head_dim)

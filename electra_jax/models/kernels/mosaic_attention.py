@@ -11,14 +11,14 @@ from jax import Array
 from jax.typing import DTypeLike
 
 # (warpgroups that compute, keys of a block, blocks in shared memory), measured on an H200
-FORWARD_DROPOUT, FORWARD = (2, 128, 2), (4, 64, 4)
+FORWARD, FORWARD_SMALL = (2, 128, 2), (4, 64, 4)  # the second: heads of 64 without dropout
 
 
 def fits(kernels: str, shape: tuple[int, ...], dtype: DTypeLike) -> bool:
   """Whether the kernels take a product [batch, length, heads, 3, head_dim]."""
   _, length, _, _, head_dim = shape
   is_wanted = (kernels == "mosaic" and dtype == jnp.bfloat16) or kernels == "interpret_mosaic"
-  return is_wanted and head_dim == 64 and length in (128, 256, 384, 512)
+  return is_wanted and head_dim in (64, 128) and length in (128, 256, 384, 512)
 
 
 def adds_bias(length: int) -> bool:
@@ -33,7 +33,8 @@ def forward(seeds: Array, lengths: Array, product: Array, bias: Array, *, num_he
   from electra_jax.models.kernels import mosaic_forward  # Mosaic takes 0.4 s to import
 
   del bias
-  groups, keys, stages = FORWARD_DROPOUT if rate or product.shape[1] % 256 else FORWARD
+  is_small = not rate and product.shape[1] % 256 == 0 and product.shape[4] == 64
+  groups, keys, stages = FORWARD_SMALL if is_small else FORWARD
   return mosaic_forward.forward(seeds, lengths, product, num_heads=num_heads, rate=rate, interpret=interpret,
                                 groups=groups, keys=keys, stages=stages)
 
