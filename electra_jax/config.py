@@ -13,7 +13,7 @@ from electra_jax.errors import UserError, listed, named
 
 # Keys that may change when a run resumes in the same workdir; a change of any other makes it another run.
 RESUMABLE = ("train.num_steps", "train.log_every_steps", "train.steps_per_dispatch", "train.remat", "train.kernels",
-             "train.accumulation_steps", "train.on_nonfinite",
+             "train.matmul_precision", "train.accumulation_steps", "train.on_nonfinite",
              "task.num_seeds", "task.write_test_predictions", "task.data_dir",
              "eval.", "checkpoint.", "mesh.", "log.",
              "data.reader", "data.num_workers", "data.path", "data.shards_path",
