@@ -126,8 +126,8 @@ def defaults() -> ConfigDict:
   # FLOPs) | dots (all but linear maps) | all_dots (all but linear maps and attention's products)
   c.train.remat = "none"
   # Attention, layer norm and GELU: auto (kernels in 16 bits) | xla | triton | mosaic (Hopper: attention over 128 to 512
-  # tokens, heads of 64, and GELU within the product before it; else Triton's) | pallas (TPUs: attention alone; compiled
-  # for them, but never run on one)
+  # tokens, heads of 64 or 128, and GELU within the product before it; else Triton's) | pallas (TPUs: attention alone;
+  # compiled for them, but never run on one)
   c.train.kernels = "auto"
   c.train.log_every_steps = 100
   c.train.on_nonfinite = "stop"  # a loss or gradient that is NaN or infinite: stop | skip (leave out the update)
