@@ -52,9 +52,9 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
   workdir_lib.record_config(given, config, workdir, data.text, recipe)
 
   # ---- Restore: the newest good checkpoint, or a new state.
-  readers.start_import(config.data.reader)
-  saved, train_step_of = checkpoints.Checkpoints(workdir, config.checkpoint), run.start_compiling()
-  state = restore_or_init(saved, run, data.tokenizer)
+  saved = checkpoints.Checkpoints(workdir, config.checkpoint, run.unstack)
+  train_step_of = run.start_compiling(saved.newest_step)
+  state = run.stack(restore_or_init(saved, run, data.tokenizer))
   start_step = step = int(state.step)
   writer, bar, watch = open_logs(run, data, state, workdir, timer)
   rows = readers.read_batches(data.batch_at, start_step, num_steps, config.data.reader)
@@ -92,7 +92,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
       # ---- Evaluate.
       if is_due(step, config.eval.every_steps) or step == num_steps:
         with timer.paused("evaluation", after=state):
-          result = evaluation.log(evaluate(state.params), step, config, writer, bar)
+          result = evaluation.log(evaluate(state), step, config, writer, bar)
       if finetunes:
         with timer.paused("evaluation"):
           fine_tune(given, run, data, state, workdir, writer)
@@ -101,7 +101,7 @@ def pretrain(given: ConfigDict, workdir: str, recipe: str = "") -> dict[str, flo
     if step == start_step:
       saved.save_if_due(state, step, too=True)
       bar.message(f"This run is finished: {step:,} of {num_steps:,} steps are done.")
-      result = evaluation.log(evaluate(state.params), step, config, writer, bar)
+      result = evaluation.log(evaluate(state), step, config, writer, bar)
     else:
       writer.write(step, "time", timer.goodput())
       bar.message(f"time: {progress.describe_goodput(timer.goodput())}")
@@ -126,7 +126,7 @@ def finish_step(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: T
     return
   logged = {row["split"] for row in metrics.rows_so_far(workdir) if row["step"] == step}
   if is_due(step, config.eval.every_steps) and step < config.train.num_steps and "eval" not in logged:
-    evaluation.log(evaluate(state.params), step, config, writer, bar)
+    evaluation.log(evaluate(state), step, config, writer, bar)
   if finetune.is_due(config, step) and "finetune" not in logged:
     fine_tune(given, run, data, state, workdir, writer)
 
@@ -134,7 +134,7 @@ def finish_step(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: T
 def fine_tune(given: ConfigDict, run: setup.Setup, data: inputs.Data, state: TrainState, workdir: str,
               writer: metrics.MetricWriter) -> None:
   """Fine-tunes this state's encoder on `eval.finetune_tasks`, and logs the dev scores."""
-  step, start = int(state.step), pretrained.of_run(run.config, data.tokenizer, state.params)
+  step, start = int(state.step), pretrained.of_run(run.config, data.tokenizer, run.unstack(state).params)
   writer.write(step, "finetune", finetune.finetune_run(given, workdir, step, start))
 
 

@@ -119,9 +119,9 @@ def accuracy_of(flags, batch_size, mesh, folder):
   data = types.SimpleNamespace(heldout=heldout, tokenizer=tokenizer, unigram_entropy=0.0)
   objective = Objective(lambda *_: {}, lambda batch: {}, (Phase(1, loss),))
   run = types.SimpleNamespace(config=config, objective=objective, mesh=mesh, eval_key=jax.random.key(0),
-                              shared_dtype=None)
+                              shared_dtype=None, unstack=lambda state: state)
   with jax.set_mesh(mesh):
-    return evaluation.make(run, data)({})["mlm/accuracy"]
+    return evaluation.make(run, data)(types.SimpleNamespace(params={}))["mlm/accuracy"]
 
 
 @pytest.mark.parametrize(("flags", "batch_size", "accuracy"), [

@@ -11,7 +11,7 @@ from configs import tiny
 from electra_jax import config as config_lib
 from electra_jax import metrics, objectives, pretrain, sharding
 from electra_jax.errors import UserError
-from electra_jax.optim import flat_biases
+from electra_jax.optim import stacks
 from electra_jax.training import checkpoints, evaluation, nonfinite, step
 from tests import fake_objective
 from tests.small_runs import prepare, with_data_of
@@ -49,7 +49,7 @@ def test_a_run_of_two_updates_a_call_equals_one_of_single_updates_and_resumes_ex
                checkpoints.load_params(str(tmp_path / "pairs"))[1])
 
 
-def test_a_run_with_flat_biases_equals_a_plain_one(prepared, tmp_path, monkeypatch):
+def test_a_run_with_stacks_equals_a_plain_one_and_resumes_as_one(prepared, tmp_path, monkeypatch):
   plain = fake_objective.make()
 
   def init(rng, batch):
@@ -58,13 +58,18 @@ def test_a_run_with_flat_biases_equals_a_plain_one(prepared, tmp_path, monkeypat
     return params
 
   monkeypatch.setattr(objectives, "make", lambda *_: plain._replace(init=init))
-  options = dict(train__num_steps=4, train__log_every_steps=2, train__steps_per_dispatch=2, checkpoint__every_steps=4)
+  options = dict(train__num_steps=4, train__log_every_steps=2, train__steps_per_dispatch=2, checkpoint__every_steps=2)
   pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "plain"))
-  monkeypatch.setattr(step, "choose_layout", lambda params, *_: flat_biases.make(params))
-  pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "flat"))
-  flat, plain = (checkpoints.load_params(str(tmp_path / name))[1] for name in ("flat", "plain"))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), flat, plain)
-  np.testing.assert_allclose(training_rows(tmp_path / "flat"), training_rows(tmp_path / "plain"), rtol=1e-6)
+  monkeypatch.setattr(step, "choose_layout", lambda params, *_: stacks.make(params))
+  pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "stacked"))
+  shutil.copytree(tmp_path / "plain", tmp_path / "resumed")
+  shutil.rmtree(tmp_path / "resumed" / "checkpoints" / "4")
+  pretrain.pretrain(with_data_of(prepared, **options), str(tmp_path / "resumed"))
+  expected = checkpoints.load_params(str(tmp_path / "plain"))[1]
+  for name in ("stacked", "resumed"):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+                 checkpoints.load_params(str(tmp_path / name))[1], expected)
+    np.testing.assert_allclose(training_rows(tmp_path / name), training_rows(tmp_path / "plain"), rtol=1e-6)
 
 
 def test_the_next_batch_is_on_its_way_before_the_host_waits_for_a_log_line(prepared, tmp_path, monkeypatch):

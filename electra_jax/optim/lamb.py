@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from electra_jax.optim import norms
+from electra_jax.optim import norms, stacks
 from electra_jax.optim.adamw import adamw
 
 
@@ -27,8 +27,10 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
 
   def update(updates, params):
     leaves, structure = jax.tree.flatten(updates)
-    lengths = jnp.sqrt(jnp.stack(norms.squares([*leaves, *jax.tree.leaves(params)]))).reshape(2, -1)
-    ratios = jnp.where((lengths == 0).any(0), 1.0, lengths[1] / lengths[0])
+    squares = norms.squares_of_rows if stacks.is_stacked(params) else norms.squares
+    lengths = [jnp.sqrt(square) for square in squares([*leaves, *jax.tree.leaves(params)])]
+    ratios = [jnp.where((update == 0) | (parameter == 0), 1.0, parameter / update)
+              for update, parameter in zip(lengths[:len(leaves)], lengths[len(leaves):], strict=True)]
     return structure.unflatten([leaf * ratio for leaf, ratio in zip(leaves, ratios, strict=True)])
 
   return optax.stateless(update)

@@ -24,6 +24,11 @@ def squares(arrays: list[Array]) -> list[Float[Array, ""]]:
   return [jnp.sum(array) for array in squared]
 
 
+def squares_of_rows(arrays: list[Float[Array, "rows ..."]]) -> list[Float[Array, "rows ..."]]:
+  """The sum of the squares of each row of each array, in float32, with axes of one entry behind the rows'."""
+  return [jnp.sum(jnp.square(array.astype(jnp.float32)), range(1, array.ndim), keepdims=True) for array in arrays]
+
+
 def in_common(arrays: list[Float[Array, "..."]]) -> list[Float[Array, ""]]:
   """The sum of each array: those of one shape together, after the rows of large ones have been summed.
 

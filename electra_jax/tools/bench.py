@@ -130,7 +130,7 @@ def time_step(config: ConfigDict, *, windows: int, window_steps: int, profile: s
   """The figures of one recipe; see USAGE."""
   mesh = setup.make_mesh(config)
   run, rows, updates = setup.make(config, mesh), synthetic_batch(config), config.train.steps_per_dispatch
-  state = run.init_state()
+  state = run.stack(run.init_state())
   with jax.set_mesh(mesh):
     batch = sharding.put_batches([rows] * updates, mesh)
     step = run.train_step(run.objective.phases[0])

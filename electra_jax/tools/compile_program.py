@@ -86,7 +86,7 @@ def lower_step(config: ConfigDict, devices: list) -> tuple[TrainState, dict, Any
   run = setup.make(config, mesh)
   batch = run.abstract_batches(1)
   with jax.set_mesh(mesh):
-    return run.abstract_state, batch, run.train_step(run.objective.phases[-1]).lower(run.abstract_state, batch)
+    return run.abstract_state, batch, run.train_step(run.objective.phases[-1]).lower(run.abstract_stacked, batch)
 
 
 def out_of_memory(message: str) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import jax
@@ -30,11 +30,17 @@ UNSAFE = re.compile(r"[\[\]*?\\\ud800-\udfff]")  # in a path; the last are bytes
 
 
 class Checkpoints:
-  """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed)."""
+  """The checkpoints of one workdir: `<workdir>/checkpoints/<step>/`, complete or absent (written aside, renamed).
 
-  def __init__(self, workdir: str, config_checkpoint: ConfigDict):
+  Args:
+    workdir: the run's folder.
+    config_checkpoint: the `checkpoint` branch of the config.
+    as_saved: the form in which a state is saved, of the one that `save` gets.
+  """
+
+  def __init__(self, workdir: str, config_checkpoint: ConfigDict, as_saved: Callable[[Any], Any] = lambda state: state):
     check_place(workdir)
-    self._workdir, self._directory = workdir, _directory(workdir)
+    self._workdir, self._directory, self._as_saved = workdir, _directory(workdir), as_saved
     options = ocp.CheckpointManagerOptions(
       max_to_keep=config_checkpoint.keep_last, keep_period=config_checkpoint.keep_every_steps or None,
       cleanup_tmp_directories=True, enable_async_checkpointing=True)
@@ -47,6 +53,11 @@ class Checkpoints:
         self._set_aside(_unreadable_metadata(self._directory))
         self._manager = ocp.CheckpointManager(self._directory, options=options)
     self._every_steps = config_checkpoint.every_steps
+
+  @property
+  def newest_step(self) -> int:
+    """Of the newest checkpoint, whether it can be read or not; 0 without any."""
+    return max(self._manager.all_steps(), default=0)
 
   def restore_newest(self, abstract: State) -> State | None:
     """The newest checkpoint that can be read, on the devices that `abstract` names; None where there is none.
@@ -125,6 +136,7 @@ class Checkpoints:
     """
     if step in self._manager.all_steps():
       return
+    state = self._as_saved(state)
     sums, nonfinite = reading.examine(state._asdict())
     faults = [name for name in nonfinite if name.split("/")[0] in finite]
     if faults:

@@ -16,6 +16,7 @@ from electra_jax.data import pipeline, shards
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.objectives.base import Objective
 from electra_jax.training import setup, warning_signs
+from electra_jax.training.train_state import TrainState
 
 EVAL_FOLD = 2**31 - 1  # folded into the seed in place of a step: evaluation draws the same samples every time
 
@@ -30,8 +31,8 @@ def evaluate_batch(params: PyTree, batch: dict[str, Array], index: Array, *, obj
   return pairs
 
 
-def make(run: setup.Setup, data: Any) -> Callable[[PyTree], dict[str, float]]:
-  """params -> held-out metrics as global sums over every example, the last, partly filled batch included; {} without.
+def make(run: setup.Setup, data: Any) -> Callable[[TrainState], dict[str, float]]:
+  """state -> held-out metrics as global sums over every example, the last, partly filled batch included; {} without.
 
   Args:
     data: of `inputs.open_data`.
@@ -40,9 +41,10 @@ def make(run: setup.Setup, data: Any) -> Callable[[PyTree], dict[str, float]]:
   eval_step = jax.jit(functools.partial(evaluate_batch, objective=run.objective, rng=run.eval_key,
                                         shared_dtype=run.shared_dtype))
 
-  def evaluate(params: PyTree) -> dict[str, float]:
+  def evaluate(state: TrainState) -> dict[str, float]:
     if not len(data.heldout):
       return {}
+    params = run.unstack(state).params
     batches = pipeline.eval_batches(data.heldout, config.data, data.tokenizer, seed=config.seed,
                                     batch_size=config.eval.batch_size, max_examples=config.eval.max_examples,
                                     process_index=jax.process_index(), process_count=jax.process_count())

@@ -42,6 +42,7 @@ def open_data(config: ConfigDict, workdir: str) -> Data:
   batch_at = pipeline.make_batch_at(train, config.data, tokenizer, batch_size=config.train.batch_size,
                                     seed=config.seed, process_index=jax.process_index(),
                                     process_count=jax.process_count())
+  readers.start_import(config.data.reader)
   batch_at(0)  # a damaged shard is refused before anything is written
   entropy = evaluation.unigram_entropy(heldout, config.eval.max_examples, tokenizer)
   counts = train.token_counts(tokenizer.vocab_size) if objectives.counts_tokens(config.generator) else None

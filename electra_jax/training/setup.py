@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
@@ -22,6 +22,7 @@ from electra_jax.data import pipeline
 from electra_jax.models.bert import make_transformer_config
 from electra_jax.models.transformer import TransformerConfig
 from electra_jax.objectives.base import Objective, Phase
+from electra_jax.optim import stacks
 from electra_jax.training import step, train_state
 from electra_jax.training.train_state import TrainState
 
@@ -36,6 +37,8 @@ class Setup(NamedTuple):
   optimizers: tuple[tuple[optax.GradientTransformation, Callable], ...]  # of each phase, with its schedule
   init_params: Callable[[], PyTree]
   abstract_state: TrainState  # jax.ShapeDtypeStruct leaves, with shardings
+  layout: stacks.Layout  # of the state for updates
+  shared_dtype: jnp.dtype | None  # in which shared kernels are gathered (`optimizer.shard_state`); None: none is shared
   train_key: Array
   eval_key: Array
 
@@ -43,10 +46,27 @@ class Setup(NamedTuple):
     """A new state, on its devices."""
     return train_state.init_state(self.init_params, self.optimizers[0][0], self.mesh, self.config.optimizer.shard_state)
 
+  def stack(self, state: TrainState) -> TrainState:
+    """The state in the form in which updates take it."""
+    return self._arrange(self.layout.stack, state, self.abstract_stacked)
+
+  def unstack(self, state: TrainState) -> TrainState:
+    """The state of updates in the form of checkpoints, with {name: parameter}."""
+    return self._arrange(self.layout.unstack, state, self.abstract_state)
+
+  def _arrange(self, arrange: Callable, state: TrainState, wanted: TrainState) -> TrainState:
+    if self.layout is stacks.PLAIN:
+      return state
+    return jax.jit(arrange, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, wanted))(state)
+
   @property
-  def shared_dtype(self) -> jnp.dtype | None:
-    """The type in which shared kernels are gathered (`optimizer.shard_state`); None where devices share nothing."""
-    return self.transformer.dtype if self.config.optimizer.shard_state else None
+  def abstract_stacked(self) -> TrainState:
+    """`abstract_state` in the form in which updates take it; every device has all of a stack."""
+    if self.layout is stacks.PLAIN:
+      return self.abstract_state
+    place = NamedSharding(self.mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+                        jax.eval_shape(self.layout.stack, self.abstract_state))
 
   def optimizer_of(self, phase: Phase) -> tuple[optax.GradientTransformation, Callable]:
     """The optimizer of a phase and its schedule, update of the phase (from 0) -> learning rate."""
@@ -67,30 +87,31 @@ class Setup(NamedTuple):
 
   def train_step(self, phase: Phase) -> jax.stages.Wrapped:
     """(state, batches) -> (state, metrics), to be compiled; see `step.make_train_step`."""
-    return step.make_train_step(self.abstract_state, objective=self.objective, phase=phase,
+    return step.make_train_step(self.abstract_stacked, objective=self.objective, phase=phase,
                                 tx=self.optimizer_of(phase)[0], rng=self.train_key,
                                 accumulation_steps=self.config.train.accumulation_steps,
-                                shared_dtype=self.shared_dtype)
+                                shared_dtype=self.shared_dtype, layout=self.layout)
 
   def abstract_batches(self, num_updates: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes of so many batches of full rows, as a program takes them."""
     return {name: jax.ShapeDtypeStruct((num_updates, *shape), dtype, sharding=sharding.batches_sharding(self.mesh))
             for name, (shape, dtype) in pipeline.batch_shapes(self.config.data, self.config.train.batch_size).items()}
 
-  def start_compiling(self) -> Callable[[Phase], jax.stages.Wrapped]:
+  def start_compiling(self, newest: int) -> Callable[[Phase], jax.stages.Wrapped]:
     """`train_step`, which has one object for each phase; on a GPU or TPU it is compiled from now on, in a thread.
 
-    Meanwhile the state is made or restored. Not with several phases, as only the restored state says which is next, nor
-    on several hosts, whose compilers wait for each other's programs, one after the other.
+    Meanwhile the state is made or restored. Not for a run that is finished, as its newest checkpoint's step says; not
+    with several phases, as only the restored state says which is next, nor on several hosts, whose compilers wait for
+    each other's programs, one after the other.
     """
-    step_of = functools.cache(self.train_step)
-    if sharding.platform() == "cpu" or len(self.objective.phases) > 1 or jax.process_count() > 1:
+    step_of, is_finished = functools.cache(self.train_step), newest >= self.config.train.num_steps
+    if is_finished or sharding.platform() == "cpu" or len(self.objective.phases) > 1 or jax.process_count() > 1:
       return step_of
     train_step = step_of(self.objective.phases[0])
 
     def compile_step():
       with contextlib.suppress(Exception), jax.set_mesh(self.mesh):  # who needs the step meets the error again
-        train_step.lower(self.abstract_state, self.abstract_batches(self.config.train.steps_per_dispatch)).compile()
+        train_step.lower(self.abstract_stacked, self.abstract_batches(self.config.train.steps_per_dispatch)).compile()
 
     def compiled_step_of(phase: Phase) -> jax.stages.Wrapped:
       compiling.join()
@@ -121,7 +142,11 @@ def make(config: ConfigDict, mesh: Mesh, num_tokens: int | None = None,
              for name, (shape, dtype) in pipeline.batch_shapes(config.data, config.train.batch_size).items()}
   init_params = functools.partial(objective.init, init_key, example)
   state = train_state.abstract_state(init_params, optimizers[0][0], mesh, config.optimizer.shard_state)
-  return Setup(config, mesh, transformer, objective, optimizers, init_params, state, train_key, eval_key)
+  shared_dtype = transformer.dtype if config.optimizer.shard_state else None
+  with jax.set_mesh(mesh):
+    layout = step.choose_layout(state.params, config.train.steps_per_dispatch, objective.phases, shared_dtype)
+  return Setup(config, mesh, transformer, objective, optimizers, init_params, state, layout, shared_dtype, train_key,
+               eval_key)
 
 
 def make_mesh(config: ConfigDict, devices: list | None = None) -> Mesh:

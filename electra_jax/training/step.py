@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from electra_jax import sharding
 from electra_jax.objectives.base import Batch, Objective, Phase
-from electra_jax.optim import flat_biases, norms
+from electra_jax.optim import norms, stacks
 from electra_jax.training import nonfinite
 from electra_jax.training.train_state import TrainState
 
@@ -25,30 +25,27 @@ def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped
   shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
 
   def update_each(state: TrainState, batches: Batch) -> tuple[TrainState, dict]:
-    num_updates = len(jax.tree.leaves(batches)[0])
-    layout = choose_layout(state.params, num_updates, update_arguments["phase"], update_arguments.get("shared_dtype"))
-    flat_state, metrics = jax.lax.scan(functools.partial(update, layout=layout, **update_arguments),
-                                       layout.flatten(state), batches)
-    return layout.unflatten(flat_state), metrics
+    return jax.lax.scan(functools.partial(update, **update_arguments), state, batches)
 
   return jax.jit(update_each, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def choose_layout(params: PyTree, num_updates: int, phase: Phase, shared_dtype: jnp.dtype | None
-                   ) -> flat_biases.Layout:
-  """What the state looks like while so many updates follow each other: on a GPU, all biases are one vector.
+def choose_layout(params: PyTree, num_updates: int, phases: tuple[Phase, ...], shared_dtype: jnp.dtype | None
+                  ) -> stacks.Layout:
+  """How updates take the state: on a GPU, parameters of one shape are one array.
 
-  Not where devices keep parts of the parameters or a phase leaves some alone; nor for a single update, which would
-  have to cut each bias and its moments out again.
+  Only where a program makes so many updates that it is bound by the number of its kernels, devices hold all parameters
+  and all are trained from the first update to the last.
   """
-  is_whole = sharding.keeps_parameters_whole() and shared_dtype is None and phase.trainable == ".*"
-  is_gpu = sharding.platform() == "gpu"
-  return flat_biases.make(params) if is_gpu and is_whole and num_updates > 1 else flat_biases.PLAIN
+  is_whole = sharding.keeps_parameters_whole() and shared_dtype is None
+  is_trained = [phase.trainable for phase in phases] == [".*"]
+  is_small = sharding.platform() == "gpu" and num_updates > 1
+  return stacks.make(params) if is_small and is_whole and is_trained else stacks.PLAIN
 
 
 def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phase, tx: optax.GradientTransformation,
            rng: Array, accumulation_steps: int, shared_dtype: jnp.dtype | None = None,
-           layout: flat_biases.Layout = flat_biases.PLAIN) -> tuple[TrainState, dict]:
+           layout: stacks.Layout = stacks.PLAIN) -> tuple[TrainState, dict]:
   """One optimizer update over the global batch: (state, batch) -> (state, metrics as (sum, weight) pairs).
 
   The state comes and goes in `layout`.
@@ -58,10 +55,10 @@ def update(state: TrainState, batch: Batch, *, objective: Objective, phase: Phas
   """
   num_targets = jax.tree.map(lambda count: jnp.maximum(count, 1), objective.count_targets(batch))
   step_rng = jax.random.fold_in(rng, state.step)
-  params = sharding.gather_parameters(layout.unflatten(state.params), shared_dtype)
+  params = sharding.gather_parameters(layout.unstack(state.params), shared_dtype)
   (loss, pairs), gradients = accumulate(phase.loss, params, batch, step_rng, num_targets, accumulation_steps)
   gradients = sharding.split_gradients(gradients, shared_dtype)
-  gradients = layout.flatten(keep_trainable(gradients, phase.trainable))
+  gradients = layout.stack(keep_trainable(gradients, phase.trainable))
   updates, opt_state = tx.update(gradients, state.opt_state, sharding.kept_parts(state.params, shared_dtype))
   updates = keep_trainable(updates, phase.trainable)
   new = state._replace(step=state.step + 1, params=optax.apply_updates(state.params, updates), opt_state=opt_state)

@@ -65,8 +65,8 @@ def test_kernels_reach_the_compiled_step(monkeypatch):
   assert seen == ["triton"]
 
 
-@pytest.mark.parametrize("platform, threads", [("gpu", 1), ("cpu", 0)])
-def test_the_step_is_compiled_while_the_state_is_made(monkeypatch, tmp_path, platform, threads):
+@pytest.mark.parametrize("platform, newest, threads", [("gpu", 0, 1), ("cpu", 0, 0), ("gpu", 10**9, 0)])
+def test_the_step_is_compiled_while_the_state_is_made(monkeypatch, tmp_path, platform, newest, threads):
   monkeypatch.setattr(objectives, "make", fake_objective.make)
   monkeypatch.setattr(sharding, "platform", lambda: platform)
   config = config_lib.resolve(small(Place(tmp_path)))
@@ -74,7 +74,7 @@ def test_the_step_is_compiled_while_the_state_is_made(monkeypatch, tmp_path, pla
   compile_ = jax.stages.Lowered.compile
   monkeypatch.setattr(jax.stages.Lowered, "compile",
                       lambda lowered: compiled_in.append(threading.current_thread()) or compile_(lowered))
-  train_step = run.start_compiling()(run.objective.phases[0])
+  train_step = run.start_compiling(newest)(run.objective.phases[0])
   assert len(compiled_in) == threads and threading.main_thread() not in compiled_in
   state, batch = run.init_state(), bench.synthetic_batch(config)
   with jax.set_mesh(run.mesh):
