@@ -26,7 +26,7 @@ def make(params: PyTree) -> Layout:
   """{STACKS: {shape and rule: array [parameters, *shape]}} in place of the parameters.
 
   The optimizer's rules are the same for all entries of a stack; LAMB alone tells its parameters apart. ELECTRA-Small's
-  404 arrays become 31.
+  404 arrays become 16.
   """
   leaves, structure = jax.tree.flatten(params)
   members: dict[str, list[int]] = {}

@@ -16,7 +16,7 @@ from electra_jax.training import nonfinite
 from electra_jax.training.train_state import TrainState
 
 
-def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped:
+def make_train_step(state: TrainState, compiler_options: dict | None = None, **update_arguments) -> jax.stages.Wrapped:
   """`update` for each batch along a leading axis, one program; the metrics have that axis, too.
 
   A small model's kernels take less time than their launches: so many updates (`train.steps_per_dispatch`) follow each
@@ -27,7 +27,7 @@ def make_train_step(state: TrainState, **update_arguments) -> jax.stages.Wrapped
   def update_each(state: TrainState, batches: Batch) -> tuple[TrainState, dict]:
     return jax.lax.scan(functools.partial(update, **update_arguments), state, batches)
 
-  return jax.jit(update_each, donate_argnums=0, out_shardings=(shardings, None))
+  return jax.jit(update_each, donate_argnums=0, out_shardings=(shardings, None), compiler_options=compiler_options)
 
 
 def choose_layout(params: PyTree, num_updates: int, phases: tuple[Phase, ...], shared_dtype: jnp.dtype | None

@@ -1,6 +1,7 @@
 """Do training, the benchmark and the compile check run the very same step?"""
 
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +81,12 @@ def test_the_step_is_compiled_while_the_state_is_made(monkeypatch, tmp_path, pla
   with jax.set_mesh(run.mesh):
     state, _ = train_step(state, sharding.put_batches([batch], run.mesh))
   assert int(state.step) == 1
+
+
+@pytest.mark.parametrize("capability, options", [("9.0", {"xla_gpu_enable_triton_gemm": False}), ("8.0", None)])
+def test_products_are_cublas_on_hopper_alone(capability, options):
+  devices = np.array([types.SimpleNamespace(compute_capability=capability)])
+  assert setup.compiler_options(types.SimpleNamespace(devices=devices)) == options  # ty: ignore[invalid-argument-type]
 
 
 def table_and_layer(*_) -> Objective:
