@@ -2,10 +2,12 @@
 
   python -m benchmarks.speed_table OUT.json                   an hour on a GPU, most of it compiling
   python -m benchmarks.speed_table OUT.json --only=Base       the points whose name has this in it
+  python -m benchmarks.speed_table OUT.json --at_once=5       compiles five points at a time before it times the first
 
 Each point is `benchmarks.step_peer`: the peer, ours, the peer again, in one run. OUT.json is written after each; what
 it has is not timed again, so the same command resumes after a kill. Prints the table in the end. Its rows are those of
-docs/results/speed.json.
+docs/results/speed.json. Compiled programs are kept by JAX and PyTorch, so a point that has been compiled is timed soon;
+--at_once needs the memory of so many points on the card.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from electra_jax.tools.experiments import results
@@ -63,6 +66,19 @@ def time_both(arguments: Sequence[str]) -> dict:
   return json.loads(done.stdout.strip().splitlines()[-2])
 
 
+def compile_all(work: Sequence[tuple[Point, str]], at_once: int) -> None:
+  """Runs each point for a few steps, several at a time, for what JAX and PyTorch then have in their caches.
+
+  One that fails, as the card's memory was too small for all, is compiled when it is timed.
+  """
+  def run(arguments: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "benchmarks.step_peer", *arguments, "--windows=1", "--window_steps=1"]
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+  with ThreadPoolExecutor(at_once) as pool:
+    list(pool.map(run, (arguments_of(*each) for each in work)))
+
+
 def row_of(point: Point, recipe: str, said: dict) -> dict:
   """The row of speed.json; the better of the peer's two timings counts."""
   ours, peer = said["ours"], max(said["peer"], said["peer_again"], key=lambda one: one["tokens_per_second"])
@@ -75,11 +91,13 @@ def row_of(point: Point, recipe: str, said: dict) -> dict:
           "note": "one card, one run"}
 
 
-def measure(out: str, only: str, run: Callable[[Sequence[str]], dict] = time_both) -> list[dict]:
+def measure(out: str, only: str, run: Callable[[Sequence[str]], dict] = time_both, at_once: int = 1) -> list[dict]:
   """Times what `out` has not, and returns all its rows."""
   rows = results.load(out)
   work = [(point, recipe) for point in POINTS for recipe in point.recipes
           if only in point.name and (point.name, recipe) not in {(row["point"], row["recipe"]) for row in rows}]
+  if at_once > 1:
+    compile_all(work, at_once)
   for number, (point, recipe) in enumerate(work, 1):
     print(f"[{number}/{len(work)}] {point.name}, {recipe}", flush=True)
     rows.append(row_of(point, recipe, run(arguments_of(point, recipe))))
@@ -103,8 +121,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("out")
   parser.add_argument("--only", default="", help="part of the names of the points")
+  parser.add_argument("--at_once", type=int, default=1, help="points that are compiled at a time")
   options = parser.parse_args()
-  print(table(measure(options.out, options.only)))
+  print(table(measure(options.out, options.only, at_once=options.at_once)))
 
 
 if __name__ == "__main__":

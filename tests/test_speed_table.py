@@ -41,6 +41,14 @@ def test_goes_on_after_a_kill(tmp_path):
     "| ELECTRA-Base, length 512, batch 64 | a card | no attention dropout | 4,000 | 2,000 | 2.00 | 25% |")
 
 
+def test_compiles_several_points_before_it_times_the_first(tmp_path, monkeypatch):
+  commands = []
+  monkeypatch.setattr(speed_table.subprocess, "run", lambda command, **_: commands.append(command))
+  speed_table.measure(str(tmp_path / "speed.json"), "BERT-Base", lambda arguments: said(len(commands), 1, 1), at_once=2)
+  assert sorted(command[3] for command in commands) == ["--recipe=configs/bert_base.py"] * 2
+  assert json.loads((tmp_path / "speed.json").read_text())[0]["tokens_per_second"] == 2
+
+
 def test_points_are_the_published_ones_and_their_recipes_load():
   published = {(row["point"], row["recipe"]) for row in json.loads(PUBLISHED.read_text())}
   for point in speed_table.POINTS:
