@@ -60,11 +60,9 @@ class TokenBatches:
   """
 
   def __init__(self, lengths: Integer[np.ndarray, "examples"], sequence_length: int, batch_size: int, seed: int):
-    shortest = sequence_length
-    for _ in range(NUM_CLASSES - 1):
-      if shortest % 2 == 0 and shortest // 2 >= MIN_CLASS_LENGTH:
-        shortest //= 2
-    limits = [shortest << k for k in range(NUM_CLASSES) if shortest << k <= sequence_length]
+    limits = [sequence_length]
+    while len(limits) < NUM_CLASSES and limits[0] % 2 == 0 and limits[0] // 2 >= MIN_CLASS_LENGTH:
+      limits.insert(0, limits[0] // 2)
     self._by_length = ExamplesByLength(lengths, limits)
     sizes = self._by_length.sizes
     self._numbers = np.flatnonzero(sizes).tolist()  # of the classes with examples

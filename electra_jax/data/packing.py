@@ -34,20 +34,15 @@ def pack_full_sentences(documents: Iterable[Paragraphs], packing: Packing) -> It
     for sentence in paragraphs:
       if not sentence:
         continue
-      if len(sentence) > room:
-        start = 0
-        while len(sentence) - start > room - len(held) - len(separator):
-          take = max(0, room - len(held) - len(separator))
-          if take:
-            held += separator + sentence[start:start + take]
+      start = 0
+      while len(held) + len(separator) + len(sentence) - start > room:
+        take = room - len(held) - len(separator)
+        if len(sentence) > room and take > 0:
+          held += separator + sentence[start:start + take]
           start += take
-          yield _single(held, packing)
-          held, separator = [], []
-        sentence = sentence[start:]
-      elif len(held) + len(separator) + len(sentence) > room:
         yield _single(held, packing)
         held, separator = [], []
-      held += separator + sentence
+      held += separator + sentence[start:]
       separator = []
   if held:
     yield _single(held, packing)

@@ -71,44 +71,32 @@ class _Document(NamedTuple):
 
   tokens: list[int]
   starts: list[int]  # of its sentences in `tokens`, ascending
+  number: int  # among the documents that lend
 
   def sentence(self, number: int) -> list[int]:
     end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.tokens)
     return self.tokens[self.starts[number]:end]
 
 
-class _Others(NamedTuple):
-  """The documents that one document may borrow from: all but itself."""
-
-  documents: list[_Document]
-  own: int
-
-  def draw(self, rng: random.Random) -> _Document:
-    number = rng.randrange(len(self.documents) - 1)
-    return self.documents[number + (number >= self.own)]
-
-
 def _pack_pairs(documents: Iterable[Paragraphs], packing: Packing, make_pairs: Callable) -> Iterator[Example]:
-  numbered = []
-  for paragraphs in documents:
-    sentences = [sentence for sentence in paragraphs if sentence]
-    starts = [0, *itertools.accumulate(map(len, sentences))][:-1]
-    numbered.append(_Document([token for sentence in sentences for token in sentence], starts))
-  lenders = [document for document in numbered if document.tokens]
-  own = sum(bool(document.tokens) for document in numbered[:packing.num_lenders])
-  for number, document in enumerate(numbered[packing.num_lenders:], packing.first_document):
-    if not document.tokens:
+  lenders, numbers = [], []  # the documents with tokens, and their numbers for the draws
+  for number, paragraphs in enumerate(documents, packing.first_document - packing.num_lenders):
+    if sentences := [sentence for sentence in paragraphs if sentence]:
+      starts = [0, *itertools.accumulate(map(len, sentences))][:-1]
+      lenders.append(_Document([token for sentence in sentences for token in sentence], starts, len(lenders)))
+      numbers.append(number)
+  for document, number in zip(lenders, numbers):
+    if number < packing.first_document:  # it only lends
       continue
-    others, own = _Others(lenders, own), own + 1
     if len(lenders) < 2:
-      raise _no_other_document(others)
+      raise _no_other_document(lenders)
     seed = counter_hash.derive(counter_hash.fold(packing.seed, number), counter_hash.Purpose.PACKING)
-    for first, second, label in make_pairs(document, others, packing, random.Random(int(seed[0]))):
+    for first, second, label in make_pairs(document, lenders, packing, random.Random(int(seed[0]))):
       ids = [packing.cls_id, *first, packing.sep_id, *second, packing.sep_id]
       yield Example(ids, len(first) + 2, label)
 
 
-def _segment_pairs(document: _Document, others: _Others, packing: Packing, rng: random.Random):
+def _segment_pairs(document: _Document, lenders: list[_Document], packing: Packing, rng: random.Random):
   """(A, B, label) of each example of a document."""
   tokens, starts, start = document.tokens, document.starts, 0
   while start < len(tokens):
@@ -125,7 +113,7 @@ def _segment_pairs(document: _Document, others: _Others, packing: Packing, rng: 
     else:
       middle = (start + end) // 2
     first, second, label = tokens[start:middle], tokens[middle:end], IS_NEXT
-    if is_random and (borrowed := _borrow(document, middle, others, rng)):
+    if is_random and (borrowed := _borrow(document, middle, lenders, rng)):
       lender, sentence = borrowed
       begin = lender.starts[sentence]
       second, label = lender.tokens[begin:begin + target - 3 - len(first)], IS_RANDOM
@@ -133,14 +121,14 @@ def _segment_pairs(document: _Document, others: _Others, packing: Packing, rng: 
     start = middle if label == IS_RANDOM else end
 
 
-def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng: random.Random):
+def _sentence_pairs(document: _Document, lenders: list[_Document], packing: Packing, rng: random.Random):
   """(A, B, label) of each example of a document."""
   del packing
   number, count = 0, len(document.starts)
   while number < count:
     first, number = document.sentence(number), number + 1
     middle = document.starts[number] if number < count else len(document.tokens)
-    if (number == count or rng.random() < 0.5) and (borrowed := _borrow(document, middle, others, rng)):
+    if (number == count or rng.random() < 0.5) and (borrowed := _borrow(document, middle, lenders, rng)):
       lender, sentence = borrowed
       yield first, lender.sentence(sentence), IS_RANDOM
     else:
@@ -148,7 +136,7 @@ def _sentence_pairs(document: _Document, others: _Others, packing: Packing, rng:
       number += 1
 
 
-def _borrow(document: _Document, middle: int, others: _Others,
+def _borrow(document: _Document, middle: int, lenders: list[_Document],
             rng: random.Random) -> tuple[_Document, int] | None:
   """(other document, number of its sentence) for a sentence that does not continue `document` at position `middle`.
 
@@ -159,23 +147,24 @@ def _borrow(document: _Document, middle: int, others: _Others,
     UserError: all the others are copies, or beginnings, of `document`.
   """
   for _ in range(20):
-    lender = others.draw(rng)
+    number = rng.randrange(len(lenders) - 1)
+    lender = lenders[number + (number >= document.number)]
     sentence = rng.randrange(len(lender.starts))
     words = lender.sentence(sentence)
     if lender.tokens != document.tokens[:len(lender.tokens)] and words != document.tokens[middle:middle + len(words)]:
       return lender, sentence
   if middle < len(document.tokens):
     return None
-  for lender in others.documents:
+  for lender in lenders:
     if lender.tokens != document.tokens[:len(lender.tokens)]:
       return lender, rng.randrange(len(lender.starts))
-  raise _no_other_document(others)
+  raise _no_other_document(lenders)
 
 
-def _no_other_document(others: _Others) -> UserError:
+def _no_other_document(lenders: list[_Document]) -> UserError:
   return UserError("Next sentence prediction takes segments from other documents, and there is no other document",
-                   got="0 other documents with tokens" if len(others.documents) < 2 else
-                   f"{len(others.documents) - 1} other documents with tokens, all alike",
+                   got="0 other documents with tokens" if len(lenders) < 2 else
+                   f"{len(lenders) - 1} other documents with tokens, all alike",
                    allowed="at least two different documents in the training and, if there is one, the held-out split",
                    fix="separate the documents of a text by blank lines; of few documents hold out more than one, or "
                        "none, with --config.data.heldout_share=0.2 or 0; or choose a --config.data.format without NSP, "

@@ -98,8 +98,7 @@ def make_order_at(examples: ShardedExamples, config_data: ConfigDict, *, batch_s
                   ) -> Callable[[int], tuple[np.ndarray, np.ndarray, int]]:
   """A function from the step to (example_ids, epochs, length of the rows) of its global batch."""
   if config_data.format in SHORT_EXAMPLES:
-    batches = order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed)
-    return batches.at
+    return order.TokenBatches(examples.lengths(), examples.sequence_length, batch_size, seed).at
   return lambda step: (*order.example_order(step, batch_size, len(examples), seed), examples.sequence_length)
 
 

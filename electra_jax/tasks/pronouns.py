@@ -111,21 +111,18 @@ def find_referent(premise: str, hypothesis: str) -> Referent | None:
   if asked and not asked[-1].group()[0].isalnum():
     asked.pop()  # the full stop
   words, wanted = [m.group().lower() for m in given], [m.group().lower() for m in asked]
-  best = None
+  readings = []  # (number of words, whether the premise lacks the phrase, its start, its end)
   for place in (place for place, word in enumerate(words) if word in PRONOUNS):
     left = next(n for n in range(min(place, len(wanted) - 1), -1, -1) if words[place - n:place] == wanted[:n])
     right = next(n for n in range(len(wanted) - left - 1, -1, -1)
                  if words[place + 1:place + 1 + n] == wanted[len(wanted) - n:])
-    if left + right == 0:
-      continue
-    span = asked[left:len(asked) - right]
-    phrase = hypothesis[span[0].start():span[-1].end()]
-    key = (len(span), _bare(phrase) not in premise.lower())
-    if best is None or key < best[0]:
-      best = key, span[0].start(), span[-1].end()
-  if best is None:
+    if left + right:
+      start, end = asked[left].start(), asked[-1 - right].end()
+      is_new = _bare(hypothesis[start:end]) not in premise.lower()
+      readings.append((len(asked) - left - right, is_new, start, end))
+  if not readings:
     return None
-  _, start, end = best
+  _, _, start, end = min(readings, key=lambda reading: reading[:2])  # of equals the first
   if hypothesis[start:end].lower().endswith("'s"):  # his -> Jim's
     end -= 2
   return Referent(hypothesis[:start], hypothesis[start:end], hypothesis[end:])

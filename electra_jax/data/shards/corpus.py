@@ -71,8 +71,7 @@ def make_tokenizer(config_data: ConfigDict, workdir: str, seed: int, init_from: 
     return tokenizer
   beside = os.path.join(os.path.dirname(os.path.abspath(shards_directory(config_data, workdir))), TOKENIZER_FOLDER)
   folders = filter(os.path.isdir, (beside, os.path.join(init_from, TOKENIZER_FOLDER) if init_from else ""))
-  source = path or next(folders, "")
-  if source:
+  if source := path or next(folders, ""):
     tokenizer = tokenizers.load_tokenizer(source, config_data.tokenizer)
     tokenizer.save(own)
     return tokenizer

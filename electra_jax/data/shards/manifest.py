@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 from ml_collections import ConfigDict
 
-from electra_jax.data.packing import NSP_FORMATS
+from electra_jax.data.packing import FORMATS, NSP_FORMATS
 from electra_jax.data.shards.writing import MANIFEST
 from electra_jax.data.tokenizers.base import Tokenizer
 from electra_jax.errors import UserError
@@ -18,13 +18,8 @@ from electra_jax.errors import UserError
 SPLITS = ("train", "heldout")
 _ALWAYS = ("format", "sequence_length", "heldout_share", "sentences")
 # The keys of config.data that decide what the rows hold, by format.
-PACKING_KEYS = {
-  "ELECTRA": (*_ALWAYS, "short_sequence_share"),
-  "FULL-SENTENCES": _ALWAYS,
-  "DOC-SENTENCES": _ALWAYS,
-  "SEGMENT-PAIR": (*_ALWAYS, "short_sequence_share"),
-  "SENTENCE-PAIR": _ALWAYS,
-}
+PACKING_KEYS = dict.fromkeys(FORMATS, _ALWAYS) | dict.fromkeys(
+  ("ELECTRA", "SEGMENT-PAIR"), (*_ALWAYS, "short_sequence_share"))
 NUM_UNKNOWN_WORDS = 10  # recorded
 MAX_UNKNOWN_SHARE = 0.01  # of the tokens; above it the vocabulary is hardly one for this text
 REBUILD = "rebuild them with `python -m electra_jax.tools.prepare_data`"

@@ -11,7 +11,6 @@ import json
 import re
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 import sentencepiece
@@ -114,7 +113,12 @@ class ByteBPE(LibraryTokenizer):
   special_tokens = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
   def _build(self) -> list[str]:
-    self._library = self.make_library(self.files, self.lowercase)
+    vocab = json.loads(self.files["vocab.json"])
+    lines = self.files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
+    merges: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    self._library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
+    self.set_pipeline(self._library, self.lowercase)
+    self._library.decoder = decoders.ByteLevel()
     return entries_of(self._library)
 
   def _words(self, text: str) -> list[str]:
@@ -122,17 +126,6 @@ class ByteBPE(LibraryTokenizer):
       return _BEFORE_SINGLE_SPACE.split(text)
     first, *rest = text.split(" ")
     return [first, *[" " + word for word in rest]]
-
-  @classmethod
-  def make_library(cls, files: Mapping[str, bytes], lowercase: bool) -> tokenizers.Tokenizer:
-    """The library's object made from the two files, without special tokens."""
-    vocab = json.loads(files["vocab.json"])
-    lines = files["merges.txt"].decode("utf-8").replace("\r\n", "\n").split("\n")
-    merges: list[Any] = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    library = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
-    cls.set_pipeline(library, lowercase)
-    library.decoder = decoders.ByteLevel()
-    return library
 
   @staticmethod
   def set_pipeline(library: tokenizers.Tokenizer, lowercase: bool) -> None:
