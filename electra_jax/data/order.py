@@ -137,9 +137,7 @@ class ExamplesByLength:
 
   def _sort(self, block: int) -> None:
     lengths = self._block(block)
-    classes = np.zeros(len(lengths), np.uint8)
-    for limit in self._limits:
-      classes += lengths > limit
+    classes = np.searchsorted(self._limits, lengths).astype(np.uint8)
     first = block * BLOCK_EXAMPLES
     self._sorted[first:first + len(lengths)] = np.argsort(classes, kind="stable")
     self._is_sorted[block] = True  # after its entries: another thread may look now

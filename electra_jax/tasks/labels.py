@@ -26,8 +26,7 @@ def introduce(task: Task, examples: Mapping[str, Sequence[Example]]) -> list[str
   lines = [f"labels of {split}: " + named([f"{name} {number[name]:,}" for name in task.label_names], most=MOST_LABELS)
            for split, number in counts.items()]
   train, dev = counts.values()
-  if len(examples[task.splits[1]]) < FEW:
-    count = len(examples[task.splits[1]])
+  if (count := len(examples[task.splits[1]])) < FEW:
     lines.append(f"Only {count} dev examples: one of them is {100 / count:.1f} points, so the scores say little. "
                  "Label more, or name more with task.dev_path.")
   if once := [name for name in task.label_names if train[name] == 1]:

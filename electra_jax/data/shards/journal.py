@@ -120,9 +120,8 @@ class Journal:
   def _save(self) -> None:
     """Notes what is finished, atomically, after a shard has reached the disk."""
     path, done = path_in(self._partial), self.progress
-    state = {"job": self._job, "num_chunks": done.num_chunks, "checksum": done.checksum, "seconds": self.seconds(),
-             "counts": done.counts, "unknown_words": done.unknown_words,
-             "files": {split: writer.files for split, writer in self.writers.items()}}
+    state = vars(done) | {"job": self._job, "seconds": self.seconds(),
+                          "files": {split: writer.files for split, writer in self.writers.items()}}
     rows: dict[str, Any] = {split: writer.waiting for split, writer in self.writers.items()}
     with writing.disk_errors(path):
       with open(f"{path}.new", "wb") as file:

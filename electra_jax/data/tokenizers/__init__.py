@@ -126,8 +126,7 @@ def _load_saved(directory: str, facts_path: str) -> Tokenizer:
                      fix="restore the directory from a copy, or train the tokenizer again in a new directory")
 
   try:
-    with open(facts_path, encoding="utf-8") as file:
-      facts = json.load(file)
+    facts = json.loads(pathlib.Path(facts_path).read_text("utf-8"))
     tokenizer_class = TOKENIZERS[facts["kind"]].tokenizer
     if os.path.exists(os.path.join(directory, published_tokenizer.FILE)):
       tokenizer_class = published_tokenizer.PublishedTokenizer

@@ -142,10 +142,8 @@ class Tokenizer(ABC):
       UserError: the directory holds something else, or the disk refuses.
     """
     facts_path = os.path.join(directory, FACTS_FILE)
-    if os.path.exists(facts_path):
-      with open(facts_path, encoding="utf-8") as file:
-        if json.load(file).get("fingerprint") == self.fingerprint:
-          return
+    if os.path.exists(facts_path) and files.read_json(facts_path).get("fingerprint") == self.fingerprint:
+      return
     with files.new_folder(directory) as partial:
       for name, content in {**self.files, FACTS_FILE: json.dumps(self.facts(), indent=2).encode() + b"\n"}.items():
         with open(os.path.join(partial, name), "wb") as file:
