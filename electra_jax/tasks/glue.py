@@ -111,10 +111,9 @@ def read(name: str, split: str, data_dir: str, left_out: dict[str, str] | None =
   labelled = split not in row.tests
   columns, label_column, id_column = row.tfds_columns, "label", "idx"  # in JSONL too
   if data_dir.startswith("tfds:"):
-    theirs = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched",
-              "ax": "test"}
+    theirs = "test" if split == "ax" else split.replace("dev", "validation")
     names = TFDS_LABELS.get(name, {})
-    records = read_tfds(f"{data_dir[5:]}/{'ax' if split == 'ax' else name}", theirs.get(split, split))
+    records = read_tfds(f"{data_dir[5:]}/{'ax' if split == 'ax' else name}", theirs)
   else:
     stems = AX_FILES if split == "ax" else (f"{row.folder}/{split}.tsv", f"{row.folder}/{split}.jsonl")
     path, header = find(*(os.path.join(data_dir, stem) for stem in stems)), None

@@ -29,8 +29,7 @@ def places(feature: Feature) -> Feature:
   length, begin, offsets = len(feature["input_ids"]), feature["_begin"], feature["_offsets"]
   may_start, may_end = np.zeros(length, bool), np.zeros(length, bool)
   may_end[begin:begin + len(offsets)] = offsets[:, 1] > offsets[:, 0]
-  owned = feature["_owned"]
-  may_start[begin:begin + len(offsets)] = True if owned is None else owned
+  may_start[begin:begin + len(offsets)] = feature["_owned"]
   return {"may_start": may_start & may_end, "may_end": may_end}
 
 

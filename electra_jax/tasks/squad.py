@@ -249,16 +249,14 @@ def token_span(offsets: np.ndarray, reference: Reference | None) -> tuple[int | 
   return (int(shared[0]), int(shared[-1])) if len(shared) else (None, None)
 
 
-def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray | None]:
+def owners(starts: Sequence[int], room: int, count: int) -> list[np.ndarray]:
   """For each window, which of its tokens may begin answers there: those that see most context in this window.
 
-  BERT's rule: the smaller of the contexts to the left and right counts; of equals, the earlier window. None: all.
+  BERT's rule: the smaller of the contexts to the left and right counts; of equals, the earlier window.
 
   >>> [owned.astype(int).tolist() for owned in owners([0, 2], 4, 6)]
   [[1, 1, 1, 0], [0, 1, 1, 1]]
   """
-  if len(starts) == 1:
-    return [None]
   best, most = np.zeros(count, int), np.full(count, -1.0)  # of each token: its window, and the context it sees there
   for number, start in enumerate(starts):
     places = np.arange(min(room, count - start))
@@ -296,7 +294,7 @@ def best_spans(logits: np.ndarray, feature: Feature) -> list[tuple[float, float,
   if not np.isfinite(logits).all():
     return [(np.nan, np.nan, 0, 0)]
   visible = offsets[:, 1] > offsets[:, 0]
-  may_start = visible if feature["_owned"] is None else visible & feature["_owned"]
+  may_start = visible & feature["_owned"]
   firsts = np.argsort(np.where(may_start, -start, np.inf), kind="stable")[:NUM_BEST]
   lasts = np.argsort(np.where(visible, -end, np.inf), kind="stable")[:NUM_BEST]
   distance = lasts[None, :] - firsts[:, None]

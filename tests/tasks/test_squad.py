@@ -154,9 +154,9 @@ def test_any_answer_of_whole_words_comes_back_exactly(kind, tmp_path, monkeypatc
     for row, window in enumerate(windows):
       window["_example"] = 0
       if window in held:
-        owns = window["_owned"] is None or window["_owned"][window["start"] - window["_begin"]]
+        owns = window["_owned"][window["start"] - window["_begin"]]
         outputs["span_head"][row, window["start"], 0] = outputs["span_head"][row, window["end"], 1] = 5 + owns
-    if any(w["_owned"] is None or w["_owned"][w["start"] - w["_begin"]] for w in held):
+    if any(w["_owned"][w["start"] - w["_begin"]] for w in held):
       (found,) = squad.decode(outputs, windows, [example])
       assert found.candidates[0].text == answer == context[found.candidates[0].start:found.candidates[0].end]
 
