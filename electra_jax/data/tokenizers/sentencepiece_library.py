@@ -22,7 +22,7 @@ SPACE = "▁"  # SentencePiece's
 # ones. A far lower one would shift the score of unknown characters, which is the minimum minus 10.
 UNREACHABLE = -100.0
 SEPARATOR = "\ufff8"  # unassigned for ever, and a grapheme of its own; a text that has one loses it
-UNCHANGED = {"\uff5e": "\ufff7"}  # the wide tilde, which only NFKC replaces -> its stand-in
+WIDE_TILDE, STAND_IN = "\uff5e", "\ufff7"  # only NFKC replaces the tilde, so it is something else meanwhile
 
 
 def parse_model(content: bytes) -> Any:
@@ -84,11 +84,10 @@ def _normaliser(spec, lowercase: bool) -> list[normalizers.Normalizer]:
   steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
   if spec.precompiled_charsmap:
     held_apart, marks = _patterns()
-    steps += [normalizers.Replace(Regex(held_apart), SEPARATOR)]
-    steps += [normalizers.Replace(character, meanwhile) for character, meanwhile in UNCHANGED.items()]
+    steps += [normalizers.Replace(Regex(held_apart), SEPARATOR), normalizers.Replace(WIDE_TILDE, STAND_IN)]
     steps += [normalizers.NFKC(), normalizers.Replace(Regex(f"(?<=.)(?={marks})"), SEPARATOR)]
-    steps += [normalizers.Replace(meanwhile, character) for character, meanwhile in UNCHANGED.items()]
-    steps += [normalizers.Precompiled(spec.precompiled_charsmap), normalizers.Replace(SEPARATOR, "")]
+    steps += [normalizers.Replace(STAND_IN, WIDE_TILDE), normalizers.Precompiled(spec.precompiled_charsmap),
+              normalizers.Replace(SEPARATOR, "")]
   if spec.remove_extra_whitespaces:
     # A space in front stays: it is the one that Metaspace would add, or the one after a mask.
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(" $"), "")]
