@@ -38,8 +38,9 @@ def _collapsed(config: ConfigDict, evaluations: list[dict]) -> str:
   if _is_first_stage(config, last) or not generator_learns or last.get("rtd/auc", 1.0) >= AT_CHANCE:
     return ""
   return ("The discriminator tells nothing apart (AUC 0.5, chance) although its generator learns: the learning rate is "
-          "too high, and it hardly ever recovers. In a new workdir, halve --config.optimizer.learning_rate, or take "
-          "larger batches.")
+          "too high, and it hardly ever recovers. In a new workdir, halve --config.optimizer.learning_rate, warm up "
+          f"over a third of the run (--config.optimizer.warmup_steps={config.train.num_steps // 3}), or take larger "
+          "batches.")
 
 
 def _unigram(config: ConfigDict, evaluations: list[dict]) -> str:
